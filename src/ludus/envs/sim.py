@@ -1,0 +1,128 @@
+"""Many MuJoCo simulations of one model, as live tensors.
+
+`Simulator` is the interface a task is written against; it does not say where the simulations run.
+`CpuSimulator` steps them on a pool of threads that hold no GIL (`mujoco.batch`).
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+import mujoco
+import numpy as np
+import torch
+from mujoco import batch as mujoco_batch
+from torch import Tensor
+
+from ludus.envs.vec import State
+
+# Warnings after which a simulation's state means nothing any more (MuJoCo resets it by itself).
+_DIVERGED = [int(mujoco.mjtWarning[f"mjWARN_{name}"].value) for name in ("BADQPOS", "BADQVEL", "BADQACC")]
+
+
+class Simulator(Protocol):
+    """Simulations of one model, all with the same number of substeps."""
+
+    model: mujoco.MjModel
+    num_sims: int
+    device: torch.device
+
+    def field(self, name: str) -> Tensor:
+        """A live [sims, ...] tensor over an MjData field.
+
+        State fields (qpos, qvel, ctrl, mocap_pos, …) may be written; call `forward` after writing
+        positions or velocities outside a step. Derived fields (xpos, site_xpos, sensordata, …)
+        describe the newest state, except force-like ones, which describe its last substep.
+        """
+        ...
+
+    def begin_step(self) -> None:
+        """Start one control step; it may run in the background until `end_step`."""
+        ...
+
+    def end_step(self) -> Tensor:
+        """Wait for the step; [sims] bool, true where a simulation diverged and must be reset."""
+        ...
+
+    def reset(self, rows: Tensor) -> None:
+        """Put the simulations `rows` (sorted indices) into the model's default state; write, then `forward`."""
+        ...
+
+    def forward(self, rows: Tensor | None = None) -> None:
+        """Compute the derived fields of `rows` (sorted indices; all by default) from their state."""
+        ...
+
+    def state(self) -> State: ...
+
+    def load_state(self, state: State) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class CpuSimulator:
+    """`mujoco.batch` on `threads` threads; results do not depend on their number."""
+
+    def __init__(self, model: mujoco.MjModel, num_sims: int, substeps: int, threads: int) -> None:
+        self.model = model
+        self.num_sims = num_sims
+        self.device = torch.device("cpu")
+        self._substeps = substeps
+        # Persistent: the velocity stage computed after a step is where the next step starts, so that
+        # having every derived field current costs nothing.
+        self._batch = mujoco_batch.Batch(model, nsim=num_sims, nthread=min(threads, num_sims), persistent=True)
+        self._stage = int(mujoco.mjtStage.mjSTAGE_VEL.value)
+        self._warnings_seen = self._warnings()
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="ludus-sim")
+        self._pending: Future[None] | None = None
+        self._fields: dict[str, Tensor] = {}
+
+    def field(self, name: str) -> Tensor:
+        if name not in self._fields:
+            self._fields[name] = _live_tensor(self._batch.bind(name))
+            self.forward()  # a derived field bound just now would be zero until the next call
+        return self._fields[name]
+
+    def begin_step(self) -> None:
+        self._pending = self._background.submit(self._batch.step, None, self._substeps, self._stage)
+
+    def end_step(self) -> Tensor:
+        assert self._pending is not None, "end_step without begin_step"
+        diverged = np.zeros(self.num_sims, dtype=bool)
+        try:
+            self._pending.result()
+        except mujoco_batch.SimulationError as error:  # those simulations kept their old state
+            diverged[error.ids] = True
+        self._pending = None
+        warnings = self._warnings()
+        diverged |= (warnings != self._warnings_seen).any(axis=1)
+        self._warnings_seen = warnings
+        return torch.from_numpy(diverged)
+
+    def _warnings(self) -> np.ndarray:
+        return self._batch.warning[:, _DIVERGED, 1].copy()
+
+    def reset(self, rows: Tensor) -> None:
+        self._batch.reset(rows.numpy(), stage=int(mujoco.mjtStage.mjSTAGE_NONE.value))
+
+    def forward(self, rows: Tensor | None = None) -> None:
+        self._batch.forward(None if rows is None else rows.numpy(), stage=self._stage)
+
+    def state(self) -> State:
+        return {"rows": torch.from_numpy(self._batch.state.copy())}
+
+    def load_state(self, state: State) -> None:
+        self._batch.state[:] = state["rows"].numpy()
+        self.forward()
+        self._warnings_seen = self._warnings()
+
+    def close(self) -> None:
+        self._background.shutdown(wait=True)
+
+
+def _live_tensor(array: np.ndarray) -> Tensor:
+    """A tensor over the array's own memory. Torch wants it writable; derived fields are read by convention."""
+    if not array.flags.writeable:
+        interface = dict(array.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        holder = type("_Memory", (), {"__array_interface__": interface, "owner": array})()
+        array = np.asarray(holder)
+    return torch.from_numpy(array)
