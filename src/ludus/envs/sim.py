@@ -16,7 +16,14 @@ from torch import Tensor
 from ludus.envs.vec import State
 
 # Warnings after which a simulation's state means nothing any more (MuJoCo resets it by itself).
-_DIVERGED = [int(mujoco.mjtWarning[f"mjWARN_{name}"].value) for name in ("BADQPOS", "BADQVEL", "BADQACC")]
+_DIVERGED = [
+    int(warning.value)
+    for warning in (
+        mujoco.mjtWarning.mjWARN_BADQPOS,
+        mujoco.mjtWarning.mjWARN_BADQVEL,
+        mujoco.mjtWarning.mjWARN_BADQACC,
+    )
+]
 
 
 class Simulator(Protocol):
@@ -82,7 +89,10 @@ class CpuSimulator:
         return self._fields[name]
 
     def begin_step(self) -> None:
-        self._pending = self._background.submit(self._batch.step, None, self._substeps, self._stage)
+        self._pending = self._background.submit(self._simulate)
+
+    def _simulate(self) -> None:
+        self._batch.step(None, self._substeps, self._stage)
 
     def end_step(self) -> Tensor:
         assert self._pending is not None, "end_step without begin_step"
@@ -102,6 +112,7 @@ class CpuSimulator:
 
     def reset(self, rows: Tensor) -> None:
         self._batch.reset(rows.numpy(), stage=int(mujoco.mjtStage.mjSTAGE_NONE.value))
+        self._warnings_seen[rows.numpy()] = 0  # MuJoCo's reset starts its count anew
 
     def forward(self, rows: Tensor | None = None) -> None:
         self._batch.forward(None if rows is None else rows.numpy(), stage=self._stage)

@@ -61,6 +61,9 @@ class SimTask(VecEnv):
     def begin_episode(self, rows: Tensor) -> None:
         """Write the start state of a new episode into the simulator, just reset to the model's defaults."""
 
+    def episode_begun(self, rows: Tensor) -> None:  # noqa: B027 (most tasks need nothing)
+        """The new episodes' derived fields are current now: fill what `memory` keeps of them."""
+
     # The contract -------------------------------------------------------------------------------
     @property
     def mj_model(self) -> mujoco.MjModel:
@@ -122,6 +125,7 @@ class SimTask(VecEnv):
         self.begin_episode(rows)
         self.sim.forward(rows)
         self.elapsed[rows] = 0
+        self.episode_begun(rows)
 
     @property
     def _action_bounds(self) -> tuple[Tensor, Tensor]:

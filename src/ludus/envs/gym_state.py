@@ -1,0 +1,408 @@
+"""An exact snapshot of any Gymnasium environment, without pickle.
+
+`snapshot` walks the environment's attributes, wrappers included, and writes plain values as JSON and
+arrays as bytes. `restore` writes them into an environment of the same class that was just reset:
+objects are changed in place and never made from the data, so nothing in a snapshot can run.
+
+What lives outside Python (a Box2D world, an emulator) cannot be read this way: such a snapshot says
+`"exact": False` and why, and the episode starts anew. An environment can do better by defining
+`ludus_state()`, which returns any tree of plain values and arrays, and `load_ludus_state(state)`.
+"""
+
+import enum
+import functools
+import itertools
+import math
+import random
+import types
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+import torch
+from numpy.lib.array_utils import byte_bounds
+
+from ludus.envs.vec import State
+
+_JSON_INT = 2**53  # larger integers (states of random generators) are written as text
+_MISSING: Any = object()
+
+# Attributes that describe an environment and do not change while it runs.
+_CONSTANT_NAMES = {"spec", "_cached_spec", "metadata", "_metadata", "render_mode", "_saved_kwargs"}
+_CONSTANT_NAMES |= {"_ezpickle_args", "_ezpickle_kwargs"}
+# Values that have no part in what happens next: code, spaces, pictures.
+_HARMLESS_TYPES: tuple[type, ...] = (gym.Space, type, types.ModuleType, types.MethodType)
+_HARMLESS_TYPES += (types.FunctionType, types.BuiltinFunctionType, functools.partial, np.ufunc)
+_HARMLESS_MODULES: tuple[str, ...] = ("gymnasium.envs.registration.", "gymnasium.envs.mujoco.mujoco_rendering.")
+_HARMLESS_MODULES += ("mujoco.", "pygame.", "pyglet.", "glfw.", "OpenGL.", "matplotlib.", "PIL.", "logging.")
+
+_BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+_DICTS: dict[str, type[dict]] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter, defaultdict)}
+_SEQUENCES: dict[str, type] = {
+    kind.__name__: kind for kind in (list, tuple, set, frozenset)
+}
+# Random generators: their type, how to read their state as plain values, and how to write it back.
+_RANDOM: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any, Any], None]]] = {
+    "numpy": (
+        np.random.Generator,
+        lambda rng: rng.bit_generator.state,
+        lambda rng, state: setattr(rng.bit_generator, "state", state),
+    ),
+    "numpy_legacy": (
+        np.random.RandomState,
+        lambda rng: rng.get_state(legacy=False),
+        lambda rng, state: rng.set_state(state),
+    ),
+    "python": (random.Random, lambda rng: rng.getstate(), lambda rng, state: rng.setstate(state)),
+    "torch": (
+        torch.Generator,
+        lambda rng: rng.get_state().numpy(),
+        lambda rng, state: rng.set_state(torch.from_numpy(state)),
+    ),
+}
+
+
+class _NotCapturedError(Exception):
+    """A part that cannot be written, or a snapshot that does not fit this environment."""
+
+
+def snapshot(env: gym.Env) -> State:
+    """{"exact", "why", "tree" (JSON), "data" (uint8 [bytes])}."""
+    writer = _Writer()
+    try:
+        tree = writer.value(env, "")
+        writer.refuse_overlaps()
+    except (_NotCapturedError, RecursionError) as error:
+        return lost_state(str(error))
+    data = np.frombuffer(b"".join(writer.chunks), np.uint8).copy()
+    return {"exact": True, "why": "", "tree": tree, "data": torch.from_numpy(data)}
+
+
+def lost_state(why: str) -> State:
+    """The snapshot of an episode that cannot be continued."""
+    return {"exact": False, "why": why, "tree": None, "data": torch.zeros(0, dtype=torch.uint8)}
+
+
+def restore(env: gym.Env, state: State) -> str:
+    """Continue from `state`: the empty text, or why that was not possible. `env` has just been reset."""
+    if not state["exact"]:
+        return state["why"] or "its state was not saved"
+    reader = _Reader(state["data"].numpy())
+    try:
+        reader.value(state["tree"], env)
+        for restore_physics in reader.later:
+            restore_physics()
+    except (_NotCapturedError, RecursionError, KeyError, IndexError, TypeError, ValueError) as error:
+        return f"the saved state does not fit it: {error}"
+    return ""
+
+
+class _Writer:
+    """Values to JSON nodes `{kind: content}`; the bytes of arrays go to `chunks`.
+
+    A value with an identity of its own is numbered when first met and a reference afterwards, so
+    that what was one array or one object in two places is one again after `restore`.
+    """
+
+    def __init__(self) -> None:
+        self.chunks: list[bytes] = []
+        self._size = 0
+        self._numbers: dict[int, int] = {}  # id → number
+        self._alive: list[Any] = []  # ids are unique among the living only
+        self._bounds: list[tuple[int, int]] = []  # memory of arrays, [first, past the last) byte
+
+    def value(self, value: Any, path: str) -> Any:
+        kind = type(value)
+        if value is None or kind is bool or kind is str:
+            return value
+        if kind is int:
+            return value if abs(value) < _JSON_INT else {"int": str(value)}
+        if kind is float:
+            return value if math.isfinite(value) else {"float": repr(value)}
+        if isinstance(value, enum.Enum):
+            return {"enum": value.name, "class": kind.__qualname__}
+        if isinstance(value, np.generic):
+            return {"scalar": self._bytes_of(np.asarray(value), path)}
+        if id(value) in self._numbers:
+            return {"same": self._numbers[id(value)]}
+        self._numbers[id(value)] = len(self._alive)
+        self._alive.append(value)
+        return self._numbered(value, kind, path)
+
+    def _numbered(self, value: Any, kind: type, path: str) -> dict[str, Any]:
+        if _SEQUENCES.get(kind.__name__) is kind:
+            return {kind.__name__: self._items(value, path)}
+        if kind is bytes or kind is bytearray:
+            return {kind.__name__: self._bytes_of(np.frombuffer(value, np.uint8), path)}
+        if kind is deque:
+            return {"deque": self._items(value, path), "maxlen": value.maxlen}
+        if isinstance(value, tuple) and hasattr(value, "_make"):
+            return {"namedtuple": self._items(value, path), "class": kind.__qualname__}
+        if _DICTS.get(kind.__name__) is kind:
+            pairs = [[self.value(k, path), self.value(v, f"{path}[{k!r}]")] for k, v in value.items()]
+            return {"dict": pairs, "class": kind.__name__}
+        if kind is np.ndarray:
+            return self._array(value, path)
+        if kind is torch.Tensor:
+            return {"tensor": self._bytes_of(value.detach().cpu().numpy(), path)}
+        for name, (rng_type, read_state, _) in _RANDOM.items():
+            if kind is rng_type:
+                return {"random": name, "state": self.value(read_state(value), path)}
+        if kind is mujoco.MjData or kind is mujoco.MjModel:
+            return {kind.__name__: {n: self._bytes_of(a, n) for n, a in _MUJOCO_FIELDS[kind](value).items()}}
+        if isinstance(value, gym.Env) and callable(getattr(value, "ludus_state", None)):
+            return {"own": self.value(value.ludus_state(), f"{path}.ludus_state()")}  # type: ignore[attr-defined]
+        if _is_harmless(value):
+            return {"keep": kind.__name__}
+        if _is_plain_object(value):
+            attributes = {n: v for n, v in value.__dict__.items() if n not in _CONSTANT_NAMES}
+            return {
+                "object": {n: self.value(v, f"{path}.{n}") for n, v in attributes.items()},
+                "class": kind.__qualname__,
+            }
+        raise _NotCapturedError(f"its {path.lstrip('.')} is a {kind.__module__}.{kind.__qualname__}")
+
+    def refuse_overlaps(self) -> None:
+        """Arrays that are views of each other would come back as separate copies."""
+        ordered = sorted(self._bounds)
+        if any(low < high for (_, high), (low, _) in itertools.pairwise(ordered)):
+            raise _NotCapturedError("two of its arrays share memory")
+
+    def _items(self, values: Any, path: str) -> list[Any]:
+        return [self.value(item, f"{path}[{i}]") for i, item in enumerate(values)]
+
+    def _array(self, array: np.ndarray, path: str) -> dict[str, Any]:
+        foreign = _is_foreign(array)
+        if array.size and not foreign:
+            self._bounds.append(byte_bounds(array))
+        return {"array": self._bytes_of(array, path), "foreign": foreign}
+
+    def _bytes_of(self, array: np.ndarray, path: str) -> dict[str, Any]:
+        if array.dtype.hasobject or array.dtype.names:
+            raise _NotCapturedError(f"its {path.lstrip('.')} is an array of {array.dtype}")
+        # The order in memory decides the order of sums, hence the last bit.
+        by_columns = array.flags.f_contiguous and not array.flags.c_contiguous
+        chunk = array.tobytes("F" if by_columns else "C")
+        node = {"dtype": array.dtype.str, "shape": list(array.shape), "columns": by_columns, "at": self._size}
+        self.chunks.append(chunk)
+        self._size += len(chunk)
+        return node
+
+
+class _Reader:
+    """Nodes back to values. `current` is what is now in that place: changed in place, or a pattern."""
+
+    def __init__(self, data: np.ndarray) -> None:
+        self.later: list[Callable[[], None]] = []  # physics, once every model is back
+        self._data = data
+        self._met: list[Any] = []  # by number
+
+    def value(self, node: Any, current: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        kind, content = next(iter(node.items()))
+        if kind == "int":
+            return int(content)
+        if kind == "float":
+            return float(content)
+        if kind == "enum":
+            return _like(current, node["class"])[content]
+        if kind == "scalar":
+            return self._array(content)[()]
+        if kind == "same":
+            return self._met[content]
+        number = len(self._met)
+        self._met.append(current)
+        self._met[number] = value = self._numbered(kind, content, node, current, number)
+        return value
+
+    def _numbered(self, kind: str, content: Any, node: dict[str, Any], current: Any, number: int) -> Any:
+        if kind == "list":
+            self._met[number] = items = []  # known before its items, which may contain it
+            items.extend(self._items(content, current))
+            return items
+        if kind in _SEQUENCES:
+            return _SEQUENCES[kind](self._items(content, current))
+        if kind == "bytes" or kind == "bytearray":
+            content = self._array(content).tobytes()
+            return content if kind == "bytes" else bytearray(content)
+        if kind == "deque":
+            return deque(self._items(content, current), node["maxlen"])
+        if kind == "namedtuple":
+            return _like(current, node["class"])._make(self._items(content, current))
+        if kind == "dict":
+            return self._dict(content, node["class"], current, number)
+        if kind == "array":
+            return self._array_in_place(content, current) if node["foreign"] else self._array(content)
+        if kind == "tensor":
+            return torch.from_numpy(self._array(content))
+        if kind == "random":
+            return self._random(content, self.value(node["state"], _MISSING), current)
+        if kind == "own":
+            current.load_ludus_state(self.value(content, _MISSING))
+            return current
+        if kind == "keep":
+            return current
+        if kind == "object":
+            return self._object(content, node["class"], current, number)
+        return self._mujoco(kind, content, current)
+
+    def _items(self, nodes: list[Any], current: Any) -> list[Any]:
+        patterns = list(current) if isinstance(current, (list, tuple, deque)) else []
+        patterns += [_MISSING] * (len(nodes) - len(patterns))
+        return [self.value(node, pattern) for node, pattern in zip(nodes, patterns, strict=False)]
+
+    def _dict(self, pairs: list[Any], name: str, current: Any, number: int) -> Any:
+        if name == "defaultdict":
+            new: dict[Any, Any] = defaultdict(_like(current, name) and current.default_factory)
+        else:
+            new = _DICTS[name]()
+        self._met[number] = new
+        patterns = current if isinstance(current, dict) else {}
+        for key_node, node in pairs:
+            key = self.value(key_node, _MISSING)
+            new[key] = self.value(node, patterns.get(key, _MISSING))
+        return new
+
+    def _object(self, attributes: dict[str, Any], name: str, current: Any, number: int) -> Any:
+        kind = _like(current, name)
+        if not _is_plain_object(current):
+            raise _NotCapturedError(f"{name} is not a plain object")
+        target = current
+        if getattr(getattr(kind, "__dataclass_params__", None), "frozen", False):
+            # Others may share an immutable object (a constant of the module): leave theirs alone.
+            self._met[number] = target = object.__new__(kind)
+            target.__dict__.update(current.__dict__)
+        for attribute, node in attributes.items():
+            target.__dict__[attribute] = self.value(node, current.__dict__.get(attribute, _MISSING))
+        return target
+
+    def _random(self, name: str, state: Any, current: Any) -> Any:
+        rng_type, _, write_state = _RANDOM[name]
+        if name == "numpy" and not _same_bit_generator(current, state):
+            if state["bit_generator"] not in _BIT_GENERATORS:
+                raise _NotCapturedError(f"unknown random generator {state['bit_generator']!r}")
+            current = np.random.Generator(getattr(np.random, state["bit_generator"])())
+        elif type(current) is not rng_type:
+            current = rng_type()
+        write_state(current, state)
+        return current
+
+    def _array(self, node: dict[str, Any]) -> np.ndarray:
+        dtype, shape = np.dtype(node["dtype"]), tuple(node["shape"])
+        flat = (
+            np.frombuffer(self._data.data, dtype, math.prod(shape), node["at"])
+            if math.prod(shape)
+            else np.empty(0, dtype)
+        )
+        return flat.reshape(shape, order="F" if node["columns"] else "C").copy("K")
+
+    def _array_in_place(self, node: dict[str, Any], current: Any) -> np.ndarray:
+        array = self._array(node)
+        if not isinstance(current, np.ndarray) or current.shape != array.shape:
+            raise _NotCapturedError("a view of another library's memory has changed")
+        current[...] = array
+        return current
+
+    def _mujoco(self, kind: str, fields: dict[str, Any], current: Any) -> Any:
+        _like(current, kind)
+        arrays = {name: self._array(node) for name, node in fields.items()}
+        if kind == "MjModel":
+            _write_model(current, arrays)
+        else:
+            self.later.append(lambda: _write_data(current, arrays))
+        return current
+
+
+class _Plain:
+    """What an instance of a Python class weighs when no part of it hides in C."""
+
+
+def _is_plain_object(value: Any) -> bool:
+    return hasattr(value, "__dict__") and type(value).__basicsize__ == _Plain.__basicsize__
+
+
+def _is_harmless(value: Any) -> bool:
+    module = type(value).__module__ + "."
+    return isinstance(value, _HARMLESS_TYPES) or module.startswith(_HARMLESS_MODULES)
+
+
+def _is_foreign(array: np.ndarray) -> bool:
+    """Whether the array looks into memory that another library owns, such as an MjData field."""
+    base = array.base
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base is not None and not isinstance(base, (bytes, memoryview))
+
+
+def _like(current: Any, class_name: str) -> Any:
+    """The class of `current`, which must have this name: classes never come from the data."""
+    if type(current).__qualname__ != class_name:
+        raise _NotCapturedError(f"it holds a {type(current).__qualname__} where a {class_name} was saved")
+    return type(current)
+
+
+def _same_bit_generator(current: Any, state: dict[str, Any]) -> bool:
+    return (
+        isinstance(current, np.random.Generator)
+        and current.bit_generator.state["bit_generator"] == state["bit_generator"]
+    )
+
+
+# MuJoCo ---------------------------------------------------------------------------------------------
+_PHYSICS = mujoco.mjtState.mjSTATE_INTEGRATION
+# Scratch of one mj_step, whose sizes change with the contacts.
+_DATA_SCRATCH = ("efc_", "iefc_", "efm_", "island_", "iM_", "iLD", "iacc", "ifrc", "map_")
+# Parts of a model for pictures and the compiler. What tasks randomise (masses, friction, terrain) is kept.
+_MODEL_ASSETS = ("tex_", "mesh_", "skin_", "bvh_", "oct_", "key_")
+
+
+def _arrays(owner: Any, skip: tuple[str, ...], kinds: str) -> dict[str, np.ndarray]:
+    values = {name: getattr(owner, name) for name in dir(owner) if not name.startswith(("_", *skip))}
+    return {n: v for n, v in values.items() if isinstance(v, np.ndarray) and v.dtype.kind in kinds and v.size}
+
+
+def _read_data(data: Any) -> dict[str, np.ndarray]:
+    physics = np.empty(mujoco.mj_stateSize(data.model, _PHYSICS))
+    mujoco.mj_getState(data.model, data, physics, _PHYSICS)
+    # The derived fields too: after mj_step they belong to the state before it, and environments read them.
+    return {"physics": physics, **_arrays(data, _DATA_SCRATCH, "f")}
+
+
+def _write_data(data: Any, arrays: dict[str, np.ndarray]) -> None:
+    physics = arrays.pop("physics")
+    if len(physics) != mujoco.mj_stateSize(data.model, _PHYSICS):
+        raise _NotCapturedError("its MuJoCo model has changed")
+    mujoco.mj_setState(data.model, data, physics, _PHYSICS)
+    mujoco.mj_forward(data.model, data)  # contacts and the like
+    _write_fields(data, arrays)
+    mujoco.mj_setState(data.model, data, physics, _PHYSICS)  # forward has touched the warm start
+
+
+def _read_model(model: Any) -> dict[str, np.ndarray]:
+    options = {name: getattr(model.opt, name) for name in dir(model.opt) if not name.startswith("_")}
+    numbers = {
+        f"opt.{n}": np.asarray(v) for n, v in options.items() if isinstance(v, (int, float, np.ndarray))
+    }
+    return {**numbers, **_arrays(model, _MODEL_ASSETS, "fiub")}
+
+
+def _write_model(model: Any, arrays: dict[str, np.ndarray]) -> None:
+    options = {name: value for name, value in arrays.items() if name.startswith("opt.")}
+    for name, value in options.items():
+        setattr(model.opt, name.removeprefix("opt."), value if value.shape else value.item())
+    _write_fields(model, {name: value for name, value in arrays.items() if name not in options})
+
+
+def _write_fields(owner: Any, arrays: dict[str, np.ndarray]) -> None:
+    for name, value in arrays.items():
+        field = getattr(owner, name, _MISSING)
+        if not isinstance(field, np.ndarray) or field.shape != value.shape:
+            raise _NotCapturedError(f"its MuJoCo field {name} has changed shape")
+        field[...] = value
+
+
+_MUJOCO_FIELDS = {mujoco.MjData: _read_data, mujoco.MjModel: _read_model}

@@ -1,0 +1,198 @@
+"""Pick a cube up from anywhere on the table and place it, at rest and released, on a pad anywhere on the table."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium as gym
+import mujoco
+import numpy as np
+import torch
+from torch import Tensor
+
+from ludus.envs.kuka.kinematics import joints_for
+from ludus.envs.sim import CpuSimulator
+from ludus.envs.sim_task import Rows, Score, SimTask
+
+TABLE_TOP = 0.20  # m
+CUBE_HALF = 0.02
+PAD_HALF = 0.06
+PAD_TOP = TABLE_TOP + 0.05
+CUBE_ON_PAD = PAD_TOP + CUBE_HALF  # height of a placed cube's centre
+PLACE_LOW, PLACE_HIGH = (0.45, -0.25), (0.70, 0.25)  # m, where cubes and pads stand
+WORKSPACE_LOW, WORKSPACE_HIGH = (0.40, -0.32, 0.215), (0.75, 0.32, 0.42)  # m, of the grip point
+HOME = (0.55, 0.0, 0.38)  # m, the grip point when an episode begins
+FIXED_CUBE, FIXED_PAD = (0.55, -0.12), (0.55, 0.14)
+FINGER_OPEN = 0.0425  # m, each finger's stroke
+GRIP_FORCE = 20.0  # N
+SUBSTEPS = 10  # of 5 ms: 20 Hz control
+START_NOISE = 0.02  # rad, on every joint
+STRIDE = 0.03  # m the target moves per step at action 1
+LEASH = 0.08  # m the target may run ahead of the hand
+OBS_SIZE = 28
+
+
+@dataclass(frozen=True)
+class KukaConfig:
+    """The KUKA pick-and-place task."""
+
+    num_envs: int = 128
+    """Simulations trained on at once."""
+    threads: int = 0
+    """Simulation threads; 0 uses every core."""
+    fixed: bool = False
+    """Always start the cube and the pad at the same places instead of anywhere on the table."""
+    assist: float = 0.5
+    """Share of training episodes that start at the cube or with the cube in the hand."""
+    assist_final: float = 0.25
+    """That share in the last fifth of the training."""
+    max_steps: int = 100
+    """Time limit of an episode, in control steps of 50 ms."""
+
+
+def scene_path() -> Path:
+    return Path(__file__).with_name("scene.xml")
+
+
+class KukaPickPlace(SimTask):
+    """Observation: 28 numbers; action: 3 for the hand's motion, 1 for the gripper (≥ 0 opens)."""
+
+    def __init__(self, config: KukaConfig, num_envs: int, threads: int, evaluation: bool = False) -> None:
+        model = mujoco.MjModel.from_xml_path(str(scene_path()))
+        sim = CpuSimulator(model, num_envs, SUBSTEPS, threads)
+        super().__init__(
+            "kuka-pick-place", sim, config.max_steps, OBS_SIZE, gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
+        )
+        self._config = config
+        self._assist = 0.0 if evaluation else config.assist
+        self._evaluation = evaluation
+        self._qpos, self._ctrl = sim.field("qpos"), sim.field("ctrl")
+        self._mocap_pos, self._sensors = sim.field("mocap_pos"), sim.field("sensordata")
+        self._cube_matrix = sim.field("xmat")[:, model.body("cube").id]  # [rows, 9]
+        box = {"dtype": torch.float64, "device": self.device}
+        self._workspace = torch.tensor(WORKSPACE_LOW, **box), torch.tensor(WORKSPACE_HIGH, **box)
+        self.memory = {
+            "target": torch.zeros((num_envs, 3), **box),  # where the hand is told to be
+            "best_potential": torch.zeros(num_envs, **box),  # highest of the episode so far
+        }
+
+    def set_progress(self, fraction: float) -> None:
+        if not self._evaluation:
+            self._assist = self._config.assist if fraction < 0.8 else self._config.assist_final
+
+    # Acting -------------------------------------------------------------------------------------
+    def control(self, action: Tensor) -> None:
+        hand, target = self._sensors[:, :3], self.memory["target"]
+        target += STRIDE * action[:, :3]
+        torch.clamp(target, hand - LEASH, hand + LEASH, out=target)
+        torch.clamp(target, *self._workspace, out=target)
+        self._ctrl[:, :7] = joints_for(target)
+        self._ctrl[:, 7] = torch.where(action[:, 3] >= 0, GRIP_FORCE, -GRIP_FORCE)
+
+    # Seeing -------------------------------------------------------------------------------------
+    def observe(self, rows: Rows) -> Tensor:
+        sensors, qpos = self._sensors[rows], self._qpos[rows]
+        hand, cube = sensors[:, :3], qpos[:, 9:12]
+        parts = [
+            hand,
+            sensors[:, 3:6],  # hand velocity
+            qpos[:, 7:8] / FINGER_OPEN,
+            self._ctrl[rows][:, 7:8] / GRIP_FORCE,
+            cube,
+            self._cube_matrix[rows][:, :6],
+            sensors[:, 6:9],  # cube velocity
+            cube - hand,
+            self._goal(rows) - cube,
+            sensors[:, 9:11].clamp(max=1),  # each fingertip touches the cube
+        ]
+        return torch.cat(parts, dim=1).float()
+
+    def _goal(self, rows: Rows) -> Tensor:
+        """[n, 3] where the cube's centre should come to rest."""
+        goal = self._mocap_pos[rows][:, 0].clone()
+        goal[:, 2] = CUBE_ON_PAD
+        return goal
+
+    # Worth --------------------------------------------------------------------------------------
+    def score(self) -> Score:
+        potential, on_pad, grasped = self._potential(slice(None))
+        best = self.memory["best_potential"]
+        # Paying only for new bests: dropping the cube is not punished, so that picking it up is never
+        # a risk. A symmetric difference teaches the policy not to touch it.
+        progress = (potential - best).clamp(min=0)
+        torch.maximum(best, potential, out=best)
+        cube_speed = self._sensors[:, 6:9].norm(dim=1)
+        success = on_pad & (self._sensors[:, 11] == 0) & (cube_speed < 0.05)
+        fallen = self._qpos[:, 11] < TABLE_TOP - 0.03
+        reward = progress - 0.1 + 20.0 * success - 5.0 * fallen
+        metrics = {"success": success.float(), "grasped": grasped.float(), "fallen": fallen.float()}
+        return Score(reward, success | fallen, metrics)
+
+    def _potential(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """([n] how far the job has come, [n] bool cube lies on the pad, [n] bool cube is in the hand)."""
+        sensors, qpos = self._sensors[rows], self._qpos[rows]
+        cube = qpos[:, 9:12]
+        offset = self._goal(rows) - cube
+        reach = (cube - sensors[:, :3]).norm(dim=1)
+        grasped = (sensors[:, 9] > 0) & (sensors[:, 10] > 0)
+        lift = ((cube[:, 2] - TABLE_TOP - CUBE_HALF) / 0.05).clamp(0, 1)
+        on_pad = (offset[:, :2].norm(dim=1) < 0.04) & (offset[:, 2].abs() < 0.008)
+        opening = qpos[:, 7] / FINGER_OPEN
+        # A cube on the pad has been grasped and lifted; what is left to do there is to open the hand.
+        hold = torch.where(on_pad, 20.0 + 5.0 * opening, 10.0 * grasped * (1.0 + lift))
+        near = 10.0 * (1 - torch.tanh(8.0 * reach)) + 20.0 * (1 - torch.tanh(4.0 * offset.norm(dim=1)))
+        return near + hold, on_pad, grasped
+
+    # Beginning ----------------------------------------------------------------------------------
+    def begin_episode(self, rows: Tensor) -> None:
+        n = rows.numel()
+        cube, pad = self._places(n)
+        kind = self.uniform(0, 1, n)
+        in_hand = kind < 0.5 * self._assist
+        at_cube = (kind < self._assist) & ~in_hand
+        hand = torch.tensor(HOME, dtype=torch.float64, device=self.device).repeat(n, 1)
+        hand = torch.where(at_cube[:, None], self._around(cube), hand)
+        hand = torch.where(in_hand[:, None], self._above_table(n), hand)
+        cube = torch.where(in_hand[:, None], hand, cube)
+        finger = torch.where(in_hand, CUBE_HALF, FINGER_OPEN)
+        yaw = torch.where(in_hand, 0.0, self.uniform(-np.pi / 4, np.pi / 4, n) * (not self._config.fixed))
+
+        qpos = torch.zeros((n, 16), dtype=torch.float64, device=self.device)
+        qpos[:, :7] = joints_for(hand) + self.uniform(-START_NOISE, START_NOISE, n, 7) * ~in_hand[:, None]
+        qpos[:, 7:9] = finger[:, None]
+        qpos[:, 9:12] = cube
+        qpos[:, 12], qpos[:, 15] = torch.cos(yaw / 2), torch.sin(yaw / 2)
+        self._qpos[rows] = qpos
+        self._ctrl[rows, :7] = joints_for(hand)
+        self._ctrl[rows, 7] = torch.where(in_hand, -GRIP_FORCE, GRIP_FORCE).double()
+        self._mocap_pos[rows, 0] = pad
+        self.memory["target"][rows] = hand
+
+    def episode_begun(self, rows: Tensor) -> None:
+        self.memory["best_potential"][rows] = self._potential(rows)[0]
+
+    def _places(self, n: int) -> tuple[Tensor, Tensor]:
+        """([n, 3], [n, 3]) centres of cube and pad, standing apart from each other."""
+        cube = torch.full((n, 3), TABLE_TOP + CUBE_HALF, dtype=torch.float64, device=self.device)
+        pad = torch.full((n, 3), (TABLE_TOP + PAD_TOP) / 2, dtype=torch.float64, device=self.device)
+        if self._config.fixed:
+            cube[:, :2] = torch.tensor(FIXED_CUBE, dtype=torch.float64)
+            pad[:, :2] = torch.tensor(FIXED_PAD, dtype=torch.float64)
+            return cube, pad
+        cube[:, :2] = self._anywhere(n, 1)[:, 0]
+        candidates = self._anywhere(n, 16)
+        apart = (candidates - cube[:, None, :2]).norm(dim=2) > 0.15
+        first = apart.int().argmax(dim=1)
+        pad[:, :2] = candidates[torch.arange(n, device=self.device), first]
+        return cube, pad
+
+    def _anywhere(self, n: int, k: int) -> Tensor:
+        x = self.uniform(PLACE_LOW[0], PLACE_HIGH[0], n, k)
+        y = self.uniform(PLACE_LOW[1], PLACE_HIGH[1], n, k)
+        return torch.stack([x, y], dim=2)
+
+    def _around(self, cube: Tensor) -> Tensor:
+        return cube + self.uniform(-0.008, 0.008, *cube.shape) + torch.tensor([0.0, 0.0, 0.008])
+
+    def _above_table(self, n: int) -> Tensor:
+        xy = self._anywhere(n, 1)[:, 0]
+        return torch.cat([xy, self.uniform(CUBE_ON_PAD + 0.02, 0.40, n, 1)], dim=1)

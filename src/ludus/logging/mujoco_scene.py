@@ -1,0 +1,134 @@
+"""A MuJoCo model in a browser, by viser and mjviser: what the recorded replay and the live viewer share."""
+
+import contextlib
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import mujoco
+import numpy as np
+import rich
+
+from ludus.errors import LudusError
+
+Frame = Mapping[str, Any]  # qpos, and mocap_pos and mocap_quat where the model has mocap bodies
+
+_FIELD_OF_VIEW = math.radians(40)
+_MUJOCO_DEFAULT_VIEW = (90.0, -45.0)  # azimuth, elevation of a model that does not say
+_PLEASANT_VIEW = (130.0, -22.0)
+
+
+@contextlib.contextmanager
+def browser_server(host: str = "127.0.0.1", port: int = 0) -> Iterator[Any]:
+    """A viser server that says nothing; port 0 takes a free one. It is stopped on the way out."""
+    try:
+        import mjviser  # noqa: F401 (asked for here, so that the sentence comes before any work)
+        import viser
+    except ImportError as error:
+        raise LudusError("The 3-D view needs viser and mjviser: `pip install 'ludus[viz]'`.") from error
+    with _silent_rich():
+        server = viser.ViserServer(host=host, port=port, verbose=False)
+    try:
+        yield server
+    finally:
+        with _silent_rich():
+            server.stop()
+
+
+@contextlib.contextmanager
+def _silent_rich() -> Iterator[None]:
+    """Viser prints banners through rich's global console, whatever `verbose` says."""
+    console = rich.get_console()
+    before, console.quiet = console.quiet, True
+    try:
+        yield
+    finally:
+        console.quiet = before
+
+
+class MujocoScene:
+    """Shows frames of one model on a server."""
+
+    def __init__(self, server: Any, model: mujoco.MjModel) -> None:
+        from mjviser import ViserMujocoScene
+
+        self._server = server
+        self._model = copy.copy(model)  # mjviser writes its own taste into the model's visual settings
+        self._data = mujoco.MjData(self._model)
+        self._scene = ViserMujocoScene(server, self._model, num_envs=1)
+        self._scene.camera_tracking_enabled = False  # it would also follow the body's bobbing up and down
+        for unused in ("/hull", "/fixed_bodies/hull"):  # hidden convex hulls that only cost bytes
+            server.scene.remove_by_name(unused)
+        self._lay_floor()
+
+    def show(self, frame: Frame, camera_xy: np.ndarray | None = None) -> None:
+        """Pose the model; `camera_xy` is the ground point that stays in the middle of the picture."""
+        data = self._data
+        pose(self._model, data, frame)
+        offset = np.zeros(3) if camera_xy is None else np.array([-camera_xy[0], -camera_xy[1], 0.0])
+        data.xpos[1:] += offset
+        data.mocap_pos[:] += offset
+        with self._server.atomic():
+            self._scene.update_from_mjdata(data)
+            if camera_xy is not None:
+                self._scene.fixed_bodies_frame.position = offset
+
+    def aim(self, center: np.ndarray, radius: float) -> None:
+        """Put the first camera where a sphere of `radius` around `center` fills the picture."""
+        camera = self._server.initial_camera
+        camera.fov = _FIELD_OF_VIEW
+        camera.position = center - _view_direction(self._model) * radius / math.sin(_FIELD_OF_VIEW / 2)
+        camera.look_at = center
+
+    def _lay_floor(self) -> None:
+        """Calmer floors than mjviser's: lines in steps that suit the model's size, fading out early."""
+        extent = float(self._model.stat.extent)
+        cell = 10.0 ** math.floor(math.log10(extent))
+        for geom in np.flatnonzero(self._model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE):
+            body = self._model.body(int(self._model.geom_bodyid[geom])).name or "world"
+            # The same name as mjviser's grid, which this one replaces.
+            name = mujoco.mj_id2name(self._model, mujoco.mjtObj.mjOBJ_GEOM, int(geom))
+            self._server.scene.add_grid(
+                f"/fixed_bodies/{body}/{name}",
+                infinite_grid=True,
+                cell_size=cell / 2,
+                section_size=cell,
+                cell_color=(205, 210, 216),
+                section_color=(170, 178, 188),
+                fade_distance=12 * extent,
+                shadow_opacity=0.25,
+                plane_color=(235, 238, 242),
+                plane_opacity=0.5,
+                position=self._model.geom_pos[geom],
+                wxyz=self._model.geom_quat[geom],
+            )
+
+
+def pose(model: mujoco.MjModel, data: mujoco.MjData, frame: Frame) -> None:
+    """Put `data` into the frame's pose; only positions, no dynamics."""
+    data.qpos[:] = frame["qpos"]
+    if model.nmocap:
+        for name in ("mocap_pos", "mocap_quat"):
+            if frame.get(name) is not None:
+                getattr(data, name)[:] = frame[name]
+    mujoco.mj_kinematics(model, data)
+
+
+def traveller(model: mujoco.MjModel) -> int:
+    """The body a camera would follow: the heaviest that stands free in the world."""
+    roots = [b for b in range(1, model.nbody) if model.body_parentid[b] == 0]
+    return max(roots, key=lambda b: float(model.body_subtreemass[b]), default=0)
+
+
+def _view_direction(model: mujoco.MjModel) -> np.ndarray:
+    """Where the camera looks: as the model's author wished, or from a side that suits most robots."""
+    view = (float(model.vis.global_.azimuth), float(model.vis.global_.elevation))
+    azimuth, elevation = np.radians(_PLEASANT_VIEW if view == _MUJOCO_DEFAULT_VIEW else view)
+    return np.array(
+        [
+            math.cos(elevation) * math.cos(azimuth),
+            math.cos(elevation) * math.sin(azimuth),
+            math.sin(elevation),
+        ]
+    )

@@ -1,0 +1,89 @@
+"""Numbers, durations and small pictures as text, the same in the terminal and in the report."""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+MISSING = "–"
+
+
+def number(value: float | None) -> str:
+    """About four significant digits, in as few characters as that takes."""
+    if value is None:
+        return MISSING
+    if not math.isfinite(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    size = abs(value)
+    if size >= 10_000:
+        return f"{value:,.0f}"
+    if size >= 1e-3:
+        digits = max(0, 3 - math.floor(math.log10(size)))
+        return f"{value:,.{min(digits, 4)}f}"
+    return f"{value:.2e}"
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    if share is None or not math.isfinite(share):
+        return MISSING if share is None else str(share)
+    return f"{100 * share:.{digits}f} %"
+
+
+def duration(seconds: float | None) -> str:
+    """12:05, 1:02:03 or 2d 03:04."""
+    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+        return MISSING
+    minutes, secs = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, day_hours = divmod(hours, 24)
+    if days:
+        return f"{days}d {day_hours:02}:{minutes:02}"
+    return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
+
+
+def megabytes(value: float) -> str:
+    return f"{value / 1024:.1f} GB" if value >= 1000 else f"{value:.0f} MB"
+
+
+def label(metric: str) -> str:
+    """A name to read: 'train/explained_variance' → 'explained variance'."""
+    return metric.rpartition("/")[2].replace("_", " ")
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The history as `width` blocks at most, each the mean of its share of the values."""
+    finite = [v for v in values if math.isfinite(v)]
+    if not finite or width <= 0:
+        return ""
+    count = min(width, len(finite))
+    edges = [len(finite) * i // count for i in range(count + 1)]
+    means = [sum(finite[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+    low, high = min(means), max(means)
+    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
+        return _BLOCKS[0] * count
+    return "".join(_BLOCKS[min(7, int(8 * (m - low) / (high - low)))] for m in means)
+
+
+def evaluation_line(metrics: dict[str, float], prefix: str = "eval/") -> str:
+    """'success 93.0 % (88–96) · reward 231.4 ± 12.10 · length 112.0', of what there is."""
+    parts = []
+    if prefix + "success_rate" in metrics:
+        parts.append(f"success {success_with_interval(metrics, prefix)}")
+    if prefix + "mean_reward" in metrics:
+        spread = metrics.get(prefix + "std_reward")
+        parts.append(
+            f"reward {number(metrics[prefix + 'mean_reward'])}" + (f" ± {number(spread)}" if spread else "")
+        )
+    if prefix + "mean_length" in metrics:
+        parts.append(f"length {number(metrics[prefix + 'mean_length'])}")
+    return " · ".join(parts)
+
+
+def success_with_interval(metrics: dict[str, float], prefix: str) -> str:
+    rate = percent(metrics.get(prefix + "success_rate"))
+    low, high = metrics.get(prefix + "success_low"), metrics.get(prefix + "success_high")
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return rate
+    return f"{rate} ({100 * low:.0f}–{100 * high:.0f})"

@@ -1,0 +1,44 @@
+"""Running mean and variance of observations, kept inside the policy so that nothing can forget them."""
+
+import torch
+from torch import Tensor, nn
+
+
+class ObsNormalizer(nn.Module):
+    """Standardises observations by moments in float64, merged batch by batch (Chan et al. 1979)."""
+
+    count: Tensor
+    mean: Tensor
+    m2: Tensor
+    _shift: Tensor
+    _scale: Tensor
+
+    def __init__(self, shape: tuple[int, ...], clip: float = 10.0) -> None:
+        super().__init__()
+        self.clip = clip
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("m2", torch.zeros(shape, dtype=torch.float64))  # Σ (x − mean)²
+        # float32 copies for the hot path; they change only in `update`.
+        self.register_buffer("_shift", torch.zeros(shape))
+        self.register_buffer("_scale", torch.ones(shape))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return ((obs - self._shift) * self._scale).clamp(-self.clip, self.clip)
+
+    @torch.no_grad()
+    def update(self, obs: Tensor) -> None:
+        """Merge the moments of `obs` [..., *shape]."""
+        batch = obs.reshape(-1, *self.mean.shape).double()
+        n = batch.shape[0]
+        batch_mean = batch.mean(dim=0)
+        batch_m2 = (batch - batch_mean).square().sum(dim=0)
+        total = self.count + n
+        delta = batch_mean - self.mean
+        self.mean += delta * (n / total)
+        self.m2 += batch_m2 + delta.square() * (self.count * n / total)
+        self.count.copy_(total)
+        variance = self.m2 / self.count
+        self._shift.copy_(self.mean)
+        # An input that never changes carries nothing; dividing by its rounding noise would make it loud.
+        self._scale.copy_(torch.where(variance > 1e-10, (variance + 1e-8).rsqrt(), 1.0))
