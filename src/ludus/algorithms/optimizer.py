@@ -11,7 +11,7 @@ from ludus.envs.vec import State
 class FlatAdam:
     """Adam (Kingma & Ba 2015) with a global gradient-norm clip.
 
-    The parameters become views of one flat tensor, so that a step costs a handful of calls instead of
+    The parameters and their gradients become views of two flat tensors, so that a step costs a handful of calls instead of
     several per layer. A step whose gradient is not finite is skipped on the device, without asking the
     host: weights and moments stay as they were, and the step is counted in `skipped`.
     """
@@ -21,23 +21,18 @@ class FlatAdam:
         self.max_grad_norm = max_grad_norm
         self.eps = eps
         self.flat = torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        self.grad = torch.zeros_like(self.flat)
         offset = 0
         for p in self.parameters:
-            p.data = self.flat[offset : offset + p.numel()].view_as(p)
+            part = slice(offset, offset + p.numel())
+            p.data, p.grad = self.flat[part].view_as(p), self.grad[part].view_as(p)
             offset += p.numel()
-        self.grad = torch.zeros_like(self.flat)
         self.exp_avg, self.exp_avg_sq = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
         self.steps = torch.zeros((), device=self.flat.device)
         self.skipped = torch.zeros((), device=self.flat.device)
 
-    def zero_grad(self) -> None:
-        for p in self.parameters:
-            p.grad = None
-
     def step(self, learning_rate: float, stop: Tensor | None = None) -> Tensor:
         """Apply the gradients; nothing moves where `stop` (a bool tensor) is true. Returns the gradient norm."""
-        grads = [(p.grad if p.grad is not None else torch.zeros_like(p)).reshape(-1) for p in self.parameters]
-        torch.cat(grads, out=self.grad)
         norm = torch.linalg.vector_norm(self.grad)
         bad = ~torch.isfinite(norm)
         self.skipped += bad

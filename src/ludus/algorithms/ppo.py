@@ -4,13 +4,13 @@
     loss = −mean min(ratio · A, clip(ratio, 1 ± ε) · A) + c_v · mean (V − R)² − c_e · mean entropy
 
 The derivative of that loss with respect to the networks' outputs is short, so it is written out
-(`_gradient`), and autograd runs through the networks alone. Nothing inside an update waits for a value
-from the device: stops and skips are flags that the optimiser reads there.
+(`_step`), and the policy takes it from there through its layers. Nothing inside an update waits for a
+value from the device: stops and skips are flags that the optimiser reads there.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -57,7 +57,7 @@ class PPOConfig:
     max_grad_norm: float = 0.5
     """Gradients longer than this are shortened to it."""
     normalize_advantage: bool = True
-    """Standardise advantages in each minibatch."""
+    """Standardise advantages over each iteration's steps."""
     normalize_returns: bool = True
     """Divide rewards by the running spread of the discounted return."""
     recompute_advantages: bool = False
@@ -66,6 +66,28 @@ class PPOConfig:
     """Wanted divergence of an iteration's policies; 0 ignores it."""
     kl_control: Literal["stop", "adapt"] = "stop"
     """Above 1.5 × target_kl, stop the iteration's updates; or adapt the step size between iterations."""
+
+
+class Batch(NamedTuple):
+    """A minibatch of steps."""
+
+    x: Tensor  # [n, obs] normalised
+    action: Tensor  # [n, action]
+    old_log_prob: Tensor  # [n]
+    advantage: Tensor  # [n]
+    returns: Tensor  # [n] value targets
+    old_value: Tensor  # [n]
+
+
+# Means over the last pass of an iteration.
+_MEASURES = (
+    "train/policy_loss",
+    "train/value_loss",
+    "train/entropy",
+    "train/approx_kl",
+    "train/clip_fraction",
+    "train/grad_norm",
+)
 
 
 class PPO:
@@ -87,92 +109,79 @@ class PPO:
         self.stopped = torch.zeros((), dtype=torch.bool, device=device)
 
     # One update ---------------------------------------------------------------------------------
+    @torch.no_grad()
     def update(self, segments: Segments, progress: float) -> dict[str, Tensor]:
         """Improve the policy on one rollout; `progress` (0 to 1) is how much of the training is done."""
         config, policy = self.config, self.policy
         rate, entropy_coef = self._scheduled(progress)
         reward = self.returns.scale(segments) if config.normalize_returns else segments.reward
-        x = policy.normalize(segments.obs.flatten(0, 1))
-        with torch.no_grad():
-            old_params, old_value = policy.params_and_value_of(x)
-            action = segments.action.flatten(0, 1)
-            old_log_prob = policy.head.log_prob(old_params, action)
-            advantage, returns = self._advantages(segments, reward, old_value)
-        first_value, first_returns = old_value, returns
+        x, action = policy.normalize(segments.obs.flatten(0, 1)), segments.action.flatten(0, 1)
+        old_params, old_value = policy.params_and_value_of(x)
+        old_log_prob = policy.head.log_prob(old_params, action)
+        advantage, returns = self._advantages(segments, reward, old_value)
+        summary = self._summary(old_value, returns, rate, entropy_coef)
         self.stopped.zero_()
         self.optimizer.skipped.zero_()
-        totals: dict[str, Tensor] = {}
         for epoch in range(config.update_epochs):
             if epoch and config.recompute_advantages:
-                with torch.no_grad():
-                    advantage, returns = self._advantages(segments, reward, policy.value_of(x))
-            totals = {}
-            data = self._shuffle(x, action, old_log_prob, advantage, returns, old_value)
+                advantage, returns = self._advantages(segments, reward, policy.value_of(x))
+            totals = torch.zeros(len(_MEASURES), device=x.device)
+            last = epoch == config.update_epochs - 1
+            data = self._shuffle(x, action, old_log_prob, self._normalized(advantage), returns, old_value)
             for batch in zip(*(d.chunk(config.minibatches) for d in data), strict=True):
-                self._step(batch, rate, entropy_coef, totals)
+                self._step(Batch(*batch), rate, entropy_coef, totals if last or config.target_kl else None)
             if self.stopped.device.type == "cpu" and bool(self.stopped):
                 break  # free to ask on the CPU; elsewhere the optimiser skips what is left
         self._after(segments, progress)
-        metrics = {name: value / config.minibatches for name, value in totals.items()}
-        return metrics | self._summary(first_value, first_returns, rate, entropy_coef)
+        means = (totals / config.minibatches).unbind()
+        return dict(zip(_MEASURES, means, strict=True)) | summary | self._after_summary()
 
     def _shuffle(self, *tensors: Tensor) -> list[Tensor]:
         """The same random order for all: minibatches are then contiguous pieces."""
         order = torch.randperm(tensors[0].shape[0], generator=self.generator, device=tensors[0].device)
         return [t[order] for t in tensors]
 
-    def _step(self, batch: tuple[Tensor, ...], rate: float, entropy_coef: float, totals: dict[str, Tensor]) -> None:
-        x, action, old_log_prob, advantage, returns, old_value = batch
-        params, value = self.policy.params_and_value_of(x)
-        self.optimizer.zero_grad()
-        with torch.no_grad():
-            if self.config.normalize_advantage:
-                advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-            log_ratio = self.policy.head.log_prob(params, action) - old_log_prob
-            ratio = log_ratio.exp()
-            seeds = self._gradient(params, value, action, ratio, advantage, returns, old_value, entropy_coef)
-            self._measure(totals, params, value, ratio, log_ratio, advantage, returns)
-        torch.autograd.backward([params, value], seeds)
-        norm = self.optimizer.step(rate, self.stopped if self.config.target_kl > 0 else None)
-        totals["train/grad_norm"] = totals.get("train/grad_norm", 0.0) + norm
+    def _normalized(self, advantage: Tensor) -> Tensor:
+        """Standardised over the whole iteration: steadier than over each minibatch, and done once."""
+        if not self.config.normalize_advantage:
+            return advantage
+        return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
 
-    def _gradient(
-        self, params: Tensor, value: Tensor, action: Tensor, ratio: Tensor, advantage: Tensor,
-        returns: Tensor, old_value: Tensor, entropy_coef: float,
-    ) -> list[Tensor]:  # fmt: skip
-        """Derivatives of the loss with respect to the head's parameters and the values."""
-        config, n = self.config, ratio.shape[0]
-        # d/d log π of −min(ratio · A, clipped ratio · A): −ratio · A, or 0 where the clip is the smaller.
-        beyond = torch.where(advantage > 0, ratio > 1 + config.clip, ratio < 1 - config.clip)
-        weight = (ratio * advantage).masked_fill_(beyond, 0.0).mul_(-1.0 / n)
-        value_gradient = (value - returns).mul_(2 * config.value_coef / n)
-        if config.value_clip > 0:
-            moved = value - old_value
-            clipped = old_value + moved.clamp(-config.value_clip, config.value_clip)
-            held = (moved.abs() > config.value_clip) & ((clipped - returns).abs() > (value - returns).abs())
-            value_gradient.masked_fill_(held, 0.0)
-        return [self.policy.head.seed_gradient(params, action, weight, entropy_coef), value_gradient]
+    def _step(self, batch: "Batch", rate: float, entropy_coef: float, totals: Tensor | None) -> None:
+        """One gradient step. `totals`, where given, collects what the user wants to see of it."""
+        config, head = self.config, self.policy.head
+        done = self.policy.forward_pass(batch.x)
+        log_prob, saved = head.score(done.params, batch.action)
+        log_ratio = log_prob - batch.old_log_prob
+        ratio = log_ratio.exp()
+        surrogate = ratio * batch.advantage
+        clipped = ratio.clamp(1 - config.clip, 1 + config.clip) * batch.advantage
+        # d/d log π of −mean min(surrogate, clipped): −surrogate where it is the smaller, nothing elsewhere.
+        weight = (surrogate <= clipped).mul(surrogate).mul_(-1.0 / ratio.shape[0])
+        params_gradient = head.seed_gradient(saved, weight, entropy_coef)
+        self.policy.backward(done, params_gradient, self._value_gradient(done.value, batch))
+        if totals is not None:
+            kl = (ratio - 1 - log_ratio).mean()
+            if config.target_kl > 0 and config.kl_control == "stop":
+                self.stopped |= kl > 1.5 * config.target_kl
+        norm = self.optimizer.step(rate, self.stopped if config.target_kl > 0 else None)
+        if totals is not None:
+            value_loss = (done.value - batch.returns).square().mean()
+            clip_fraction = ((ratio - 1).abs() > config.clip).float().mean()
+            entropy = head.entropy(done.params).mean()
+            policy_loss = -torch.minimum(surrogate, clipped).mean()
+            totals += torch.stack([policy_loss, value_loss, entropy, kl, clip_fraction, norm])
 
-    @torch.no_grad()
-    def _measure(
-        self, totals: dict[str, Tensor], params: Tensor, value: Tensor, ratio: Tensor, log_ratio: Tensor,
-        advantage: Tensor, returns: Tensor,
-    ) -> None:  # fmt: skip
-        """Add this minibatch to the sums; they end up describing the last pass."""
+    def _value_gradient(self, value: Tensor, batch: "Batch") -> Tensor:
+        """d/d V of c_v · mean (V − R)², or of the larger of that and the clipped error."""
         config = self.config
-        kl = (ratio - 1 - log_ratio).mean()
-        if config.target_kl > 0 and config.kl_control == "stop":
-            self.stopped |= kl > 1.5 * config.target_kl
-        surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - config.clip, 1 + config.clip) * advantage)
-        parts = {
-            "train/policy_loss": -surrogate.mean(),
-            "train/value_loss": (value - returns).square().mean(),
-            "train/entropy": self.policy.head.entropy(params).mean(),
-            "train/approx_kl": kl,
-            "train/clip_fraction": ((ratio - 1).abs() > config.clip).float().mean(),
-        }
-        for name, part in parts.items():
-            totals[name] = totals[name] + part if name in totals else part
+        gradient = (value - batch.returns).mul_(2 * config.value_coef / value.shape[0])
+        if config.value_clip > 0:
+            moved = value - batch.old_value
+            clipped = batch.old_value + moved.clamp(-config.value_clip, config.value_clip)
+            further = (clipped - batch.returns).abs() > (value - batch.returns).abs()
+            gradient.masked_fill_((moved.abs() > config.value_clip) & further, 0.0)
+        return gradient
 
     # Around the update --------------------------------------------------------------------------
     def _advantages(self, segments: Segments, reward: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -210,14 +219,16 @@ class PPO:
             self.policy.normalizer.update(segments.obs.flatten(2))
 
     def _summary(self, value: Tensor, returns: Tensor, rate: float, entropy_coef: float) -> dict[str, Tensor]:
-        summary = {
+        return {
             "train/explained_variance": 1 - (returns - value).var() / (returns.var() + 1e-12),
             "train/learning_rate": torch.tensor(rate),
             "train/entropy_coef": torch.tensor(entropy_coef),
-            "train/skipped_updates": self.optimizer.skipped.clone(),
         }
+
+    def _after_summary(self) -> dict[str, Tensor]:
+        summary = {"train/skipped_updates": self.optimizer.skipped.clone()}
         if isinstance(self.policy.head, GaussianHead):
-            summary["train/std"] = self.policy.head.log_std.detach().exp().mean()
+            summary["train/std"] = self.policy.head.log_std.exp().mean()
         return summary
 
     def adapt_rate(self, kl: float) -> None:

@@ -36,14 +36,15 @@ _CONSTANT_NAMES |= {"_ezpickle_args", "_ezpickle_kwargs"}
 # Values that have no part in what happens next: code, spaces, pictures.
 _HARMLESS_TYPES: tuple[type, ...] = (gym.Space, type, types.ModuleType, types.MethodType)
 _HARMLESS_TYPES += (types.FunctionType, types.BuiltinFunctionType, functools.partial, np.ufunc)
-_HARMLESS_MODULES: tuple[str, ...] = ("gymnasium.envs.registration.", "gymnasium.envs.mujoco.mujoco_rendering.")
+_HARMLESS_MODULES: tuple[str, ...] = (
+    "gymnasium.envs.registration.",
+    "gymnasium.envs.mujoco.mujoco_rendering.",
+)
 _HARMLESS_MODULES += ("mujoco.", "pygame.", "pyglet.", "glfw.", "OpenGL.", "matplotlib.", "PIL.", "logging.")
 
 _BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 _DICTS: dict[str, type[dict]] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter, defaultdict)}
-_SEQUENCES: dict[str, type] = {
-    kind.__name__: kind for kind in (list, tuple, set, frozenset)
-}
+_SEQUENCES: dict[str, type] = {kind.__name__: kind for kind in (list, tuple, set, frozenset)}
 # Random generators: their type, how to read their state as plain values, and how to write it back.
 _RANDOM: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any, Any], None]]] = {
     "numpy": (

@@ -38,7 +38,7 @@ class Simulator(Protocol):
 
         State fields (qpos, qvel, ctrl, mocap_pos, …) may be written; call `forward` after writing
         positions or velocities outside a step. Derived fields (xpos, site_xpos, sensordata, …)
-        describe the newest state, except force-like ones, which describe its last substep.
+        describe the newest state, except forces and touches, which describe the last substep.
         """
         ...
 
@@ -115,7 +115,8 @@ class CpuSimulator:
         self._warnings_seen[rows.numpy()] = 0  # MuJoCo's reset starts its count anew
 
     def forward(self, rows: Tensor | None = None) -> None:
-        self._batch.forward(None if rows is None else rows.numpy(), stage=self._stage)
+        # All stages: contact sensors, which belong to the last, must not remember an earlier episode.
+        self._batch.forward(None if rows is None else rows.numpy())
 
     def state(self) -> State:
         return {"rows": torch.from_numpy(self._batch.state.copy())}

@@ -17,6 +17,7 @@ Frame = Mapping[str, Any]  # qpos, and mocap_pos and mocap_quat where the model 
 _FIELD_OF_VIEW = math.radians(40)
 _MUJOCO_DEFAULT_VIEW = (90.0, -45.0)  # azimuth, elevation of a model that does not say
 _PLEASANT_VIEW = (130.0, -22.0)
+_FILL = 0.8  # corners of the box around a robot are mostly air
 
 
 @contextlib.contextmanager
@@ -29,6 +30,7 @@ def browser_server(host: str = "127.0.0.1", port: int = 0) -> Iterator[Any]:
         raise LudusError("The 3-D view needs viser and mjviser: `pip install 'ludus[viz]'`.") from error
     with _silent_rich():
         server = viser.ViserServer(host=host, port=port, verbose=False)
+    server.gui.configure_theme(show_logo=False, show_share_button=False)  # sharing would leave this machine
     try:
         yield server
     finally:
@@ -56,11 +58,12 @@ class MujocoScene:
         self._server = server
         self._model = copy.copy(model)  # mjviser writes its own taste into the model's visual settings
         self._data = mujoco.MjData(self._model)
+        # mjviser's environment map would be loaded anew, with a flash, whenever a recording starts over.
+        server.scene.configure_environment_map = lambda **_: None
         self._scene = ViserMujocoScene(server, self._model, num_envs=1)
         self._scene.camera_tracking_enabled = False  # it would also follow the body's bobbing up and down
         for unused in ("/hull", "/fixed_bodies/hull"):  # hidden convex hulls that only cost bytes
             server.scene.remove_by_name(unused)
-        self._lay_floor()
 
     def show(self, frame: Frame, camera_xy: np.ndarray | None = None) -> None:
         """Pose the model; `camera_xy` is the ground point that stays in the middle of the picture."""
@@ -80,11 +83,11 @@ class MujocoScene:
         camera.fov = _FIELD_OF_VIEW
         camera.position = center - _view_direction(self._model) * radius / math.sin(_FIELD_OF_VIEW / 2)
         camera.look_at = center
+        self._lay_floor(radius)
 
-    def _lay_floor(self) -> None:
-        """Calmer floors than mjviser's: lines in steps that suit the model's size, fading out early."""
-        extent = float(self._model.stat.extent)
-        cell = 10.0 ** math.floor(math.log10(extent))
+    def _lay_floor(self, radius: float) -> None:
+        """Calmer floors than mjviser's: lines in steps that suit the picture's size, fading out early."""
+        cell = _round_step(radius)
         for geom in np.flatnonzero(self._model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE):
             body = self._model.body(int(self._model.geom_bodyid[geom])).name or "world"
             # The same name as mjviser's grid, which this one replaces.
@@ -96,13 +99,19 @@ class MujocoScene:
                 section_size=cell,
                 cell_color=(205, 210, 216),
                 section_color=(170, 178, 188),
-                fade_distance=12 * extent,
+                fade_distance=15 * radius,
                 shadow_opacity=0.25,
                 plane_color=(235, 238, 242),
                 plane_opacity=0.5,
                 position=self._model.geom_pos[geom],
                 wxyz=self._model.geom_quat[geom],
             )
+
+
+def _round_step(size: float) -> float:
+    """The 1, 2 or 5 times a power of ten just below `size`."""
+    power = 10.0 ** math.floor(math.log10(size))
+    return next(power * step for step in (5.0, 2.0, 1.0) if power * step <= size * 1.0001)
 
 
 def pose(model: mujoco.MjModel, data: mujoco.MjData, frame: Frame) -> None:
@@ -113,6 +122,21 @@ def pose(model: mujoco.MjModel, data: mujoco.MjData, frame: Frame) -> None:
             if frame.get(name) is not None:
                 getattr(data, name)[:] = frame[name]
     mujoco.mj_kinematics(model, data)
+
+
+def bounds(model: mujoco.MjModel, data: mujoco.MjData) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and highest corner [things, 3] of each thing in the scene; endless floors do not count."""
+    solid = (model.geom_rbound > 0) & (model.geom_rbound < 10 * model.stat.extent)  # planes have radius 0
+    if not solid.any():
+        half = model.stat.extent / 2
+        return model.stat.center[None] - half, model.stat.center[None] + half
+    reach = model.geom_rbound[solid][:, None]
+    return data.geom_xpos[solid] - reach, data.geom_xpos[solid] + reach
+
+
+def framing(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, float]:
+    """Center and radius of the sphere a camera should show, for a box of these corners."""
+    return (low + high) / 2, _FILL * float(np.linalg.norm(high - low)) / 2
 
 
 def traveller(model: mujoco.MjModel) -> int:

@@ -15,7 +15,15 @@ import mujoco
 import numpy as np
 
 from ludus.errors import LudusError
-from ludus.logging.mujoco_scene import Frame, MujocoScene, browser_server, pose, traveller
+from ludus.logging.mujoco_scene import (
+    Frame,
+    MujocoScene,
+    bounds,
+    browser_server,
+    framing,
+    pose,
+    traveller,
+)
 
 MAX_FRAMES = 600
 MAX_BYTES = 3_000_000
@@ -24,7 +32,7 @@ _FOLLOW_S = 0.5  # the camera's smoothing
 
 # Everything inline, nothing from outside: the browser itself guarantees that no request leaves the page.
 NO_NETWORK = (
-    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+    '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
     "script-src 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' blob: data:; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data:; connect-src data: blob:; worker-src blob: data:; media-src data:; "
     "frame-src 'self'\">"
@@ -75,11 +83,12 @@ def _render(replay: Replay, title: str, stride: int) -> str:
     with browser_server() as server:
         scene = MujocoScene(server, replay.model)
         paths = [_camera_path(replay, episode, stride) for episode in replay.episodes]
-        center, radius = _bounds(replay, paths, stride)
-        scene.aim(center, radius)
+        low, high = _seen(replay, paths, stride)
+        scene.aim(*framing(low, high))
+        above = ((low[0] + high[0]) / 2, (low[1] + high[1]) / 2, high[2])
         labels = [
             server.scene.add_label(
-                f"/caption/{i}", episode.caption, position=(0, 0, 0), visible=i == 0, anchor="bottom-center"
+                f"/caption/{i}", episode.caption, position=above, visible=i == 0, anchor="bottom-center"
             )
             for i, episode in enumerate(replay.episodes)
         ]
@@ -102,7 +111,9 @@ def _camera_path(replay: Replay, episode: Episode, stride: int) -> Sequence[np.n
         pose(replay.model, data, frame)
         track.append(data.xpos[body, :2].copy())
     points = np.stack(track)
-    if np.ptp(points, axis=0).max() < 0.5 * replay.model.stat.extent:
+    low, high = bounds(replay.model, data)
+    _, radius = framing(low.min(axis=0), high.max(axis=0))
+    if np.ptp(points, axis=0).max() < 0.5 * radius:
         return [None] * len(points)
     window = max(1, round(_FOLLOW_S / (replay.dt * stride)))
     padded = np.pad(points, ((window // 2, window - 1 - window // 2), (0, 0)), mode="edge")
@@ -110,29 +121,29 @@ def _camera_path(replay: Replay, episode: Episode, stride: int) -> Sequence[np.n
     return list(np.stack([np.convolve(padded[:, axis], kernel, "valid") for axis in (0, 1)], axis=1))
 
 
-def _bounds(replay: Replay, paths: Sequence[Sequence[np.ndarray | None]], stride: int) -> tuple[np.ndarray, float]:
-    """Center and radius of all that is seen while the camera follows its path."""
+def _seen(
+    replay: Replay, paths: Sequence[Sequence[np.ndarray | None]], stride: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The lowest and highest corner of what is seen while the camera follows its path."""
     model, data = replay.model, mujoco.MjData(replay.model)
-    solid = (model.geom_rbound > 0) & (model.geom_rbound < 10 * model.stat.extent)  # planes have radius 0
-    reach = model.geom_rbound[solid][:, None]
-    low, high = np.full(3, np.inf), np.full(3, -np.inf)
+    lows, highs = [], []
     for episode, path in zip(replay.episodes, paths, strict=True):
         for frame, camera_xy in list(zip(episode.frames[::stride], path, strict=True))[::10]:
             pose(model, data, frame)
-            points = data.geom_xpos[solid] - (0 if camera_xy is None else np.append(camera_xy, 0.0))
-            low = np.minimum(low, (points - reach).min(axis=0, initial=np.inf))
-            high = np.maximum(high, (points + reach).max(axis=0, initial=-np.inf))
-    if not np.isfinite(high - low).all():
-        return model.stat.center.copy(), float(model.stat.extent)
-    return (low + high) / 2, float(np.linalg.norm(high - low)) / 2
+            low, high = bounds(model, data)
+            shift = np.zeros(3) if camera_xy is None else np.append(camera_xy, 0.0)
+            lows.append(low - shift)
+            highs.append(high - shift)
+    # Not the very extremes: one thing thrown far away must not make the rest tiny.
+    return np.percentile(np.concatenate(lows), 2, axis=0), np.percentile(np.concatenate(highs), 98, axis=0)
 
 
 def _dress(page: str, title: str) -> str:
-    """Our title, the no-network policy and the reader's choice of light or dark on viser's page."""
+    """Our title and the no-network policy on viser's page."""
     page = page.replace("<title>Viser</title>", f"<title>{html.escape(title)}</title>", 1)
-    page = page.replace("<head>", f"<head>{NO_NETWORK}", 1)
-    prefers_dark = "matchMedia('(prefers-color-scheme: dark)').matches"
-    return page.replace("{darkMode:false}", f"{{darkMode:{prefers_dark}}}", 1)
+    # Viser's notices (software rendering …) would cover a third of the small picture in a report.
+    calm = "<style>[class*=Notification]{display:none!important}</style>"
+    return page.replace("<head>", f"<head>{NO_NETWORK}{calm}", 1)
 
 
 def frames_html(frames: Sequence[np.ndarray], fps: float, title: str = "Replay", caption: str = "") -> str:

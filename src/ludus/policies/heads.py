@@ -46,8 +46,12 @@ class Head(nn.Module):
     def entropy(self, params: Tensor) -> Tensor: ...
 
     @abstractmethod
-    def seed_gradient(self, params: Tensor, action: Tensor, weight: Tensor, entropy_coef: float) -> Tensor:
-        """d/d params of Σ weight · log_prob − entropy_coef · mean(entropy); own parameters get their grad set."""
+    def score(self, params: Tensor, action: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """(log_prob, what `seed_gradient` needs)."""
+
+    @abstractmethod
+    def seed_gradient(self, saved: tuple[Tensor, ...], weight: Tensor, entropy_coef: float) -> Tensor:
+        """d/d params of Σ weight · log_prob − entropy_coef · mean(entropy); the head's own `.grad`s are written."""
 
     @abstractmethod
     def to_env(self, action: Tensor) -> Tensor:
@@ -85,17 +89,22 @@ class GaussianHead(Head):
         return params
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
-        z = (action - params) * torch.exp(-self.log_std)
-        return -0.5 * z.square().sum(-1) - (self.log_std + _LOG_SQRT_2PI).sum()
+        return self.score(params, action)[0]
+
+    def score(self, params: Tensor, action: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        inverse_std = torch.exp(-self.log_std)
+        z = (action - params) * inverse_std
+        constant = self.log_std.sum() + self.action_size * _LOG_SQRT_2PI
+        return torch.sub(-constant, (z * z).sum(-1), alpha=0.5), (z, inverse_std)
 
     def entropy(self, params: Tensor) -> Tensor:
         return (self.log_std + _LOG_SQRT_2PI + 0.5).sum().expand(params.shape[:-1])
 
-    def seed_gradient(self, params: Tensor, action: Tensor, weight: Tensor, entropy_coef: float) -> Tensor:
-        inverse_std = torch.exp(-self.log_std)
-        z = (action - params) * inverse_std
-        weighted = z * weight[:, None]
-        self.log_std.grad = (weighted * z).sum(0).sub_(weight.sum() + entropy_coef)
+    def seed_gradient(self, saved: tuple[Tensor, ...], weight: Tensor, entropy_coef: float) -> Tensor:
+        z, inverse_std = saved
+        assert self.log_std.grad is not None
+        weighted = z * weight[:, None]  # ∂ log p / ∂ mean = z / σ,  ∂ log p / ∂ log σ = z² − 1
+        torch.sum(weighted * z, 0, out=self.log_std.grad).sub_(weight.sum() + entropy_coef)
         return weighted.mul_(inverse_std)
 
     def to_env(self, action: Tensor) -> Tensor:
@@ -146,21 +155,25 @@ class CategoricalHead(Head):
         return action.long() + offsets
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
-        return self._log_probs(params).gather(-1, self._chosen(action)).sum(-1)
+        return self.score(params, action)[0]
 
     def entropy(self, params: Tensor) -> Tensor:
         log_p = self._log_probs(params)
         return -(log_p.exp() * log_p).sum(-1)
 
-    def seed_gradient(self, params: Tensor, action: Tensor, weight: Tensor, entropy_coef: float) -> Tensor:
-        log_p = self._log_probs(params)
+    def score(self, params: Tensor, action: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        log_p, chosen = self._log_probs(params), self._chosen(action)
+        return log_p.gather(-1, chosen).sum(-1), (log_p, chosen)
+
+    def seed_gradient(self, saved: tuple[Tensor, ...], weight: Tensor, entropy_coef: float) -> Tensor:
+        log_p, chosen = saved
         p = log_p.exp()
         gradient = -weight[:, None] * p  # ∂ log p(a) / ∂ logits = onehot(a) − p
-        gradient.scatter_add_(1, self._chosen(action), weight[:, None].expand(-1, self.action_size))
+        gradient.scatter_add_(1, chosen, weight[:, None].expand(-1, self.action_size))
         if entropy_coef:  # ∂ H / ∂ logits = −p (log p + H), for each choice apart
             parts = [(a * b).sum(-1, keepdim=True).expand_as(a) for a, b in self._split(p, log_p)]
             minus_entropy = torch.cat(parts, -1)
-            gradient.add_(p * (log_p - minus_entropy), alpha=entropy_coef / params.shape[0])
+            gradient.add_(p * (log_p - minus_entropy), alpha=entropy_coef / p.shape[0])
         return gradient
 
     def _split(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:

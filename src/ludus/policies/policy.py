@@ -1,7 +1,7 @@
 """The policy: normaliser → encoder → (memory) → heads. It carries all that is needed to act."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -10,10 +10,8 @@ from torch import Tensor, nn
 
 from ludus.envs.vec import ActionSpace, VecEnv
 from ludus.policies.heads import Head, make_head
+from ludus.policies.mlp import MLP, Activation, write_linear_gradient
 from ludus.policies.normalizer import ObsNormalizer
-
-Activation = Literal["tanh", "relu", "elu"]
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,15 @@ class PolicyConfig:
     """Standardise observations by their running mean and variance."""
 
 
+class Pass(NamedTuple):
+    """A forward pass over a minibatch, with what its gradient needs."""
+
+    params: Tensor  # [n, parameters of the head]
+    value: Tensor  # [n]
+    actor: list[Tensor]  # layer outputs of the encoder
+    critic: list[Tensor]  # of the value encoder; the same list where the trunk is shared
+
+
 class Policy(nn.Module):
     """Actor and critic. Methods ending in `_of` take normalised observations, the others raw ones."""
 
@@ -40,11 +47,10 @@ class Policy(nn.Module):
         self.obs_space, self.action_space, self.config = obs_space, action_space, config
         size = int(np.prod(obs_space.shape))
         self.normalizer = ObsNormalizer((size,)) if config.normalize_obs else None
-        self.encoder = _encoder(size, config)
-        self.value_encoder = None if config.shared_trunk else _encoder(size, config)
-        features = config.hidden[-1] if config.hidden else size
-        self.head: Head = make_head(action_space, features, config.initial_std)
-        self.value_head = nn.Linear(features, 1)
+        self.encoder = MLP(size, config.hidden, config.activation)
+        self.value_encoder = None if config.shared_trunk else MLP(size, config.hidden, config.activation)
+        self.head: Head = make_head(action_space, self.encoder.features, config.initial_std)
+        self.value_head = nn.Linear(self.encoder.features, 1)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -95,6 +101,26 @@ class Policy(nn.Module):
         value_features = features if self.value_encoder is None else self.value_encoder(x)
         return self.head(features), self.value_head(value_features).squeeze(-1)
 
+    # Learning -----------------------------------------------------------------------------------
+    def forward_pass(self, x: Tensor) -> Pass:
+        """Parameters and values of a minibatch, keeping what `backward` needs. Call under no_grad."""
+        actor = self.encoder.outputs(x)
+        critic = actor if self.value_encoder is None else self.value_encoder.outputs(x)
+        return Pass(self.head(actor[-1]), self.value_head(critic[-1]).squeeze(-1), actor, critic)
+
+    def backward(self, done: Pass, params_gradient: Tensor, value_gradient: Tensor) -> None:
+        """Write every network parameter's gradient, given those of the outputs."""
+        value_gradient = value_gradient[:, None]
+        write_linear_gradient(self.head.linear, done.actor[-1], params_gradient)
+        write_linear_gradient(self.value_head, done.critic[-1], value_gradient)
+        features_gradient = params_gradient @ self.head.linear.weight
+        value_features_gradient = value_gradient @ self.value_head.weight
+        if self.value_encoder is None:
+            self.encoder.backward(done.actor, features_gradient + value_features_gradient)
+        else:
+            self.encoder.backward(done.actor, features_gradient)
+            self.value_encoder.backward(done.critic, value_features_gradient)
+
     # Saving -------------------------------------------------------------------------------------
     def description(self) -> dict[str, Any]:
         """What `from_description` rebuilds the policy from, as plain JSON."""
@@ -117,14 +143,6 @@ def make_policy(env: VecEnv, config: PolicyConfig, seed: int) -> Policy:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Policy(env.obs_space, env.action_space, config)
-
-
-def _encoder(size: int, config: PolicyConfig) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for width in config.hidden:
-        layers += [nn.Linear(size, width), _ACTIVATIONS[config.activation]()]
-        size = width
-    return nn.Sequential(*layers)
 
 
 def _describe_space(space: gym.Space[Any]) -> dict[str, Any]:

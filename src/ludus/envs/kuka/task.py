@@ -153,7 +153,7 @@ class KukaPickPlace(SimTask):
         hand = torch.where(at_cube[:, None], self._around(cube), hand)
         hand = torch.where(in_hand[:, None], self._above_table(n), hand)
         cube = torch.where(in_hand[:, None], hand, cube)
-        finger = torch.where(in_hand, CUBE_HALF, FINGER_OPEN)
+        finger = torch.where(in_hand, CUBE_HALF - 0.0005, FINGER_OPEN)  # half a millimetre of squeeze
         yaw = torch.where(in_hand, 0.0, self.uniform(-np.pi / 4, np.pi / 4, n) * (not self._config.fixed))
 
         qpos = torch.zeros((n, 16), dtype=torch.float64, device=self.device)

@@ -1,0 +1,322 @@
+"""report.html: one page that tells how a training went, with nothing to install and nothing to fetch.
+
+Everything in it comes from the run folder: metrics.jsonl, config.yaml and, where present, run.json.
+"""
+
+import html
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ludus.errors import LudusError
+from ludus.logging import text
+from ludus.logging.charts import Chart, Series, chart_html
+from ludus.logging.jsonl import read_metrics
+from ludus.logging.replay import NO_NETWORK
+from ludus.logging.report_style import SCRIPT, STYLE
+
+Rows = list[dict[str, float]]
+
+_SMALL = [  # title, metric, of the optimiser
+    ("Policy loss", "train/policy_loss"),
+    ("Value loss", "train/value_loss"),
+    ("Entropy", "train/entropy"),
+    ("Approximate KL", "train/approx_kl"),
+    ("Clip fraction", "train/clip_fraction"),
+    ("Explained variance", "train/explained_variance"),
+    ("Learning rate", "train/learning_rate"),
+    ("Standard deviation of actions", "train/std"),
+    ("Gradient norm", "train/grad_norm"),
+]
+_SHOWN_ELSEWHERE = ("loop/", "time/", "eval/", "eval_stochastic/", "system/")
+
+
+def write_report(
+    run_dir: Path | str, replay_html: str | None = None, extra: Mapping[str, Any] | None = None
+) -> Path:
+    """Write run_dir/report.html, and replay.html beside it where a replay is given; returns its path.
+
+    Without `replay_html`, a replay.html written before is embedded. `extra` adds lines to the run's facts.
+    """
+    run_dir = Path(run_dir)
+    rows = read_metrics(run_dir / "metrics.jsonl")
+    if replay_html is not None:
+        _write(run_dir / "replay.html", replay_html)
+    elif (run_dir / "replay.html").is_file():
+        replay_html = (run_dir / "replay.html").read_text(encoding="utf-8", errors="replace")
+    facts, trouble = _facts(run_dir)
+    title = str(facts.get("preset") or run_dir.resolve().parent.name)
+    body = [
+        f"<header><h1>{_safe(title)}</h1><p>{_safe(_subtitle(run_dir, facts))}</p></header>",
+        _tiles(rows),
+        _replay(replay_html),
+        _curves(rows),
+        _evaluations(rows),
+        _configuration(run_dir),
+        _run_facts({**facts, **(extra or {})}, trouble),
+    ]
+    path = run_dir / "report.html"
+    _write(path, _page(title, "".join(body)))
+    return path
+
+
+def _page(title: str, body: str) -> str:
+    return (
+        f'<!doctype html><html lang="en"><head>{NO_NETWORK}<meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_safe(title)}: training report</title><style>{STYLE}</style></head>"
+        f'<body><main>{body}</main><div id="tip"></div><script>{SCRIPT}</script></body></html>'
+    )
+
+
+# Sections -------------------------------------------------------------------------------------------
+def _tiles(rows: Rows) -> str:
+    if not rows:
+        return '<h2>No metrics yet</h2><div class="card note">The run has not finished its first cycle.</div>'
+    steps = int(max(row["step"] for row in rows))
+    seconds = _last(rows, "time/elapsed_s")
+    speed = steps / seconds if seconds else _last(rows, "time/fps")
+    tiles = [_best_tile(rows)]
+    for words, metric in (
+        ("final return", "rollout/ep_rew_mean"),
+        ("final evaluation reward", "eval/mean_reward"),
+    ):
+        value = _last(rows, metric)
+        if value is not None:
+            tiles.append(_tile(words, text.number(value)))
+            break
+    tiles.append(_tile("steps", f"{steps:,}"))
+    tiles.append(_tile("wall time", text.duration(seconds)))
+    tiles.append(_tile("steps per second", text.number(None if speed is None else round(speed))))
+    return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def _best_tile(rows: Rows) -> str:
+    for prefix, where in (("eval/", "evaluation"), ("rollout/", "training")):
+        found = [row for row in rows if math.isfinite(row.get(prefix + "success_rate", math.nan))]
+        if found:
+            best = max(found, key=lambda row: row[prefix + "success_rate"])
+            interval = text.success_with_interval(best, prefix).partition("(")[1:]
+            words = f"best success in {where} {''.join(interval)} at step {int(best['step']):,}"
+            return _tile(words, text.percent(best[prefix + "success_rate"]), good=True)
+    found = [row for row in rows if math.isfinite(row.get("eval/mean_reward", math.nan))]
+    if found:
+        best = max(found, key=lambda row: row["eval/mean_reward"])
+        words = f"best evaluation reward, at step {int(best['step']):,}"
+        return _tile(words, text.number(best["eval/mean_reward"]), good=True)
+    return _tile("best success", "no evaluation yet")
+
+
+def _tile(words: str, value: str, good: bool = False) -> str:
+    return (
+        f'<div class="tile{" good" if good else ""}"><b>{_safe(value)}</b><span>{_safe(words)}</span></div>'
+    )
+
+
+def _replay(page: str | None) -> str:
+    if page is None:
+        return ""
+    frame = f'<iframe title="replay" loading="lazy" srcdoc="{_safe(page)}"></iframe>'
+    return (
+        f'<h2>Replay</h2><div class="card">{frame}</div>'
+        '<p class="hint">Drag to turn, scroll to zoom, right-drag to move. '
+        'The same view fills the window in <a href="replay.html">replay.html</a>.</p>'
+    )
+
+
+def _curves(rows: Rows) -> str:
+    learning = [
+        _chart("Success rate", rows, _SUCCESS, text.percent, (0.0, 1.0)),
+        _chart("Episode return", rows, _RETURN),
+        _chart("Episode length", rows, {"training": "rollout/ep_len_mean", "evaluation": "eval/mean_length"}),
+        _chart("Steps per second", rows, {"steps/s": "time/fps"}),
+    ]
+    shares = {name: f"time/{name}_share" for name in ("simulate", "act", "learn")}
+    machine = [
+        _chart("Share of time", rows, shares, text.percent, (0.0, 1.0)),
+        _chart("Memory (MB)", rows, {"memory": "system/memory_mb", "GPU": "system/gpu_memory_mb"}),
+    ]
+    known = {metric for _, metric in _SMALL} | {
+        "rollout/success_rate",
+        "rollout/ep_rew_mean",
+        "rollout/ep_len_mean",
+    }
+    names = dict.fromkeys(name for row in rows for name in row if name != "step")
+    others = [n for n in names if n not in known and not n.startswith(_SHOWN_ELSEWHERE)]
+    return (
+        _section("Learning", learning, "charts")
+        + _section(
+            "Optimisation", [_chart(title, rows, {title: metric}) for title, metric in _SMALL], "charts small"
+        )
+        + _fold("More metrics", [*(_chart(n, rows, {n: n}) for n in others), *machine])
+    )
+
+
+_SUCCESS = {
+    "training": "rollout/success_rate",
+    "evaluation": "eval/success_rate",
+    "evaluation, stochastic": "eval_stochastic/success_rate",
+}
+_RETURN = {
+    "training": "rollout/ep_rew_mean",
+    "evaluation": "eval/mean_reward",
+    "evaluation, stochastic": "eval_stochastic/mean_reward",
+}
+
+
+def _chart(
+    title: str,
+    rows: Rows,
+    metrics: dict[str, str],
+    show: Any = text.number,
+    limits: tuple[float, float] | None = None,
+) -> str:
+    series = [s for name, metric in metrics.items() if (s := _series(name, metric, rows)) is not None]
+    return chart_html(Chart(title, series, show, limits)) if series else ""
+
+
+def _series(name: str, metric: str, rows: Rows) -> Series | None:
+    found = [row for row in rows if math.isfinite(row.get(metric, math.nan))]
+    if not found:
+        return None
+    steps, values = [row["step"] for row in found], [row[metric] for row in found]
+    lows: list[float] = []
+    highs: list[float] = []
+    prefix = metric.rpartition("/")[0] + "/"
+    edges = (prefix + "success_low", prefix + "success_high")
+    if metric.endswith("/success_rate") and all(
+        math.isfinite(r.get(e, math.nan)) for r in found for e in edges
+    ):
+        lows, highs = ([row[edge] for row in found] for edge in edges)
+    return Series(name, steps, values, lows, highs, dots=metric.startswith("eval"))
+
+
+def _section(title: str, charts: list[str], style: str) -> str:
+    charts = [chart for chart in charts if chart]
+    return f'<h2>{title}</h2><div class="{style}">{"".join(charts)}</div>' if charts else ""
+
+
+def _fold(title: str, charts: list[str]) -> str:
+    charts = [chart for chart in charts if chart]
+    if not charts:
+        return ""
+    grid = f'<div class="charts small">{"".join(charts)}</div>'
+    return f'<details class="card"><summary>{title}</summary>{grid}</details>'
+
+
+def _evaluations(rows: Rows) -> str:
+    found = [row for row in rows if any(name.startswith("eval/") for name in row)]
+    if not found:
+        return '<h2>Evaluations</h2><div class="card note">No evaluation yet.</div>'
+    columns = [c for c in _COLUMNS if any(c[1] in row for row in found)]
+    best = max(found, key=_quality)
+    head = "".join(f"<th>{words}</th>" for words, _, _ in columns)
+    lines = []
+    for row in reversed(found):
+        cells = "".join(
+            f"<td>{_safe(show(row)) if metric in row else text.MISSING}</td>" for _, metric, show in columns
+        )
+        lines.append(f'<tr class="best">{cells}</tr>' if row is best else f"<tr>{cells}</tr>")
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    return f'<h2>Evaluations</h2><div class="card scroll">{table}</div>'
+
+
+_COLUMNS: list[tuple[str, str, Any]] = [
+    ("step", "step", lambda r: f"{int(r['step']):,}"),
+    ("success (interval)", "eval/success_rate", lambda r: text.success_with_interval(r, "eval/")),
+    ("reward", "eval/mean_reward", lambda r: _plus_minus(r, "eval/")),
+    ("length", "eval/mean_length", lambda r: text.number(r["eval/mean_length"])),
+    ("episodes", "eval/episodes", lambda r: text.number(r["eval/episodes"])),
+    (
+        "stochastic success",
+        "eval_stochastic/success_rate",
+        lambda r: text.success_with_interval(r, "eval_stochastic/"),
+    ),
+    ("stochastic reward", "eval_stochastic/mean_reward", lambda r: _plus_minus(r, "eval_stochastic/")),
+]
+
+
+def _plus_minus(row: dict[str, float], prefix: str) -> str:
+    spread = row.get(prefix + "std_reward")
+    return text.number(row[prefix + "mean_reward"]) + (
+        f" ± {text.number(spread)}" if spread is not None else ""
+    )
+
+
+def _quality(row: dict[str, float]) -> tuple[float, float]:
+    success, reward = row.get("eval/success_rate", -math.inf), row.get("eval/mean_reward", -math.inf)
+    return (-math.inf if math.isnan(success) else success, -math.inf if math.isnan(reward) else reward)
+
+
+def _configuration(run_dir: Path) -> str:
+    try:
+        config = (run_dir / "config.yaml").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return '<h2>Configuration</h2><div class="card note">This run folder has no config.yaml.</div>'
+    folded = f"<summary>config.yaml</summary><pre>{_safe(config)}</pre>"
+    return f'<h2>Configuration</h2><details class="card" style="margin:0">{folded}</details>'
+
+
+def _run_facts(facts: Mapping[str, Any], trouble: str) -> str:
+    note = f'<div class="note">{_safe(trouble)}</div>' if trouble else ""
+    items = "".join(f"<dt>{_safe(name)}</dt><dd>{_safe(value)}</dd>" for name, value in _flat(facts))
+    if not items and not note:
+        note = '<div class="note">No run.json: versions and machine are not known.</div>'
+    return f'<h2>Run</h2><div class="card">{note}{f"<dl>{items}</dl>" if items else ""}</div>'
+
+
+# Help -----------------------------------------------------------------------------------------------
+def _facts(run_dir: Path) -> tuple[dict[str, Any], str]:
+    """run.json, or why it cannot be read."""
+    path = run_dir / "run.json"
+    if not path.is_file():
+        return {}, ""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return {}, f"run.json cannot be read: {error}."
+    return (facts, "") if isinstance(facts, dict) else ({}, "run.json does not hold a JSON object.")
+
+
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    items: list[tuple[str, str]] = []
+    for name, value in facts.items():
+        label = f"{prefix}{name}".replace("_", " ")
+        if isinstance(value, Mapping):
+            items += _flat(value, f"{label} · ")
+        elif isinstance(value, list):
+            items.append((label, ", ".join(str(v) for v in value)))
+        elif value is not None:
+            items.append((label, str(value)))
+    return items
+
+
+def _subtitle(run_dir: Path, facts: Mapping[str, Any]) -> str:
+    parts = [str(run_dir)]
+    if "seed" in facts:
+        parts.append(f"seed {facts['seed']}")
+    if "started" in facts:
+        parts.append(f"started {facts['started']}")
+    return " · ".join(parts)
+
+
+def _last(rows: Rows, metric: str) -> float | None:
+    return next((row[metric] for row in reversed(rows) if math.isfinite(row.get(metric, math.nan))), None)
+
+
+def _safe(value: Any) -> str:
+    return html.escape(str(value), quote=True)
+
+
+def _write(path: Path, content: str) -> None:
+    """Whole or not at all: a reader never sees half a page."""
+    aside = path.with_name(path.name + ".tmp")
+    try:
+        aside.write_text(content, encoding="utf-8")
+        os.replace(aside, path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise LudusError(f"Cannot write {path}: {error.strerror or error}.") from error

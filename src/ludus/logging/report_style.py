@@ -1,0 +1,113 @@
+"""The report's looks and its one script, both inlined into the page."""
+
+STYLE = """
+:root { color-scheme: light dark;
+  --page: #f6f7f9; --card: #fff; --ink: #16191d; --soft: #667080; --line: #e2e6eb;
+  --c0: #2563eb; --c1: #059669; --c2: #d97706; --c3: #7c3aed; --good: #047857; }
+@media (prefers-color-scheme: dark) { :root {
+  --page: #111418; --card: #1a1f25; --ink: #e8ebef; --soft: #93a0b0; --line: #2c343d;
+  --c0: #6ea8fe; --c1: #34d399; --c2: #fbbf24; --c3: #b79cfb; --good: #34d399; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
+main { max-width: 1160px; margin: 0 auto; padding: 28px 20px 60px; }
+header h1 { margin: 0; font-size: 26px; letter-spacing: -.01em; }
+header p { margin: 2px 0 0; color: var(--soft); overflow-wrap: anywhere; }
+h2 { font-size: 17px; margin: 34px 0 12px; }
+.tiles { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr));
+  margin-top: 22px; }
+.tile, .chart, .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
+.tile { padding: 14px 16px; }
+.tile span { color: var(--soft); font-size: 13px; }
+.tile b { display: block; font-size: 25px; line-height: 1.25; letter-spacing: -.02em;
+  font-variant-numeric: tabular-nums; }
+.tile.good b { color: var(--good); }
+.charts { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); }
+.charts.small { grid-template-columns: repeat(auto-fit, minmax(min(100%, 310px), 1fr)); }
+.chart { margin: 0; padding: 12px 14px 8px; position: relative; }
+.chart svg { display: block; width: 100%; height: auto; touch-action: pan-y; }
+figcaption { display: flex; justify-content: space-between; font-size: 14px; }
+.newest { font-variant-numeric: tabular-nums; color: var(--soft); }
+.small .tick { font-size: 15px; }
+.tick { fill: var(--soft); font-size: 11.5px; font-variant-numeric: tabular-nums; }
+.grid { stroke: var(--line); stroke-width: 1; }
+.s0 { --c: var(--c0); } .s1 { --c: var(--c1); } .s2 { --c: var(--c2); } .s3 { --c: var(--c3); }
+.line { fill: none; stroke: var(--c); stroke-width: 2; stroke-linejoin: round; }
+.raw { fill: none; stroke: var(--c); stroke-width: 1; opacity: .3; }
+.small .line { stroke-width: 2.6; }
+.band { fill: var(--c); opacity: .16; }
+.dot { fill: var(--c); }
+.mark { fill: var(--c); stroke: var(--card); stroke-width: 1.5; display: none; }
+.cross { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 3 3; display: none; }
+.legend { min-height: 4px; display: flex; gap: 16px; flex-wrap: wrap; font-size: 12.5px; color: var(--soft); }
+.key::before { content: ""; display: inline-block; width: 14px; height: 3px; border-radius: 2px;
+  background: var(--c); margin-right: 6px; vertical-align: middle; }
+#tip { position: fixed; z-index: 9; pointer-events: none; display: none; background: var(--card);
+  color: var(--ink); border: 1px solid var(--line); border-radius: 8px; padding: 6px 10px; font-size: 12.5px;
+  white-space: nowrap; box-shadow: 0 4px 16px rgb(0 0 0 / .18); font-variant-numeric: tabular-nums; }
+#tip div { display: flex; justify-content: space-between; gap: 14px; }
+.scroll { overflow: auto; max-height: 420px; }
+table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: 6px 14px; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th { color: var(--soft); font-weight: 500; position: sticky; top: 0; background: var(--card); }
+th:first-child, td:first-child { text-align: left; }
+tr:last-child td { border-bottom: 0; }
+tr.best td { color: var(--good); font-weight: 600; }
+.note { color: var(--soft); padding: 14px 16px; }
+.hint { color: var(--soft); margin: 8px 0 0; font-size: 13.5px; }
+details.card { margin-top: 12px; }
+summary { cursor: pointer; padding: 10px 16px; font-weight: 500; }
+details > .charts { padding: 0 12px 12px; }
+pre { margin: 0; padding: 4px 16px 16px; overflow: auto;
+  font: 13px/1.5 ui-monospace, Menlo, Consolas, monospace; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 22px; margin: 0; padding: 14px 16px;
+  font-size: 14px; }
+dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
+iframe { display: block; width: 100%; height: 520px; border: 0; border-radius: 10px; background: #fff; }
+a { color: var(--c0); }
+"""
+
+# One pointer moves the cross-hair of every chart to the same training step; the chart under it shows values.
+SCRIPT = """
+const tip = document.getElementById('tip');
+const charts = [...document.querySelectorAll('.chart')].map(box => ({
+  box, svg: box.querySelector('svg'), data: JSON.parse(box.querySelector('script').textContent) }));
+const nearest = (steps, step) => {
+  let a = 0, b = steps.length - 1;
+  while (b - a > 1) { const m = (a + b) >> 1; if (steps[m] < step) a = m; else b = m; }
+  return Math.abs(steps[a] - step) <= Math.abs(steps[b] - step) ? a : b;
+};
+const hide = () => {
+  tip.style.display = 'none';
+  document.querySelectorAll('.cross, .mark').forEach(e => { e.style.display = 'none'; });
+};
+const point = (chart, step) => chart.data.map((s, k) => {
+  const i = nearest(s.step, step), mark = chart.svg.querySelectorAll('.mark')[k];
+  mark.setAttribute('cx', s.x[i]); mark.setAttribute('cy', s.y[i]); mark.style.display = 'block';
+  if (k === 0) {
+    const cross = chart.svg.querySelector('.cross');
+    cross.setAttribute('x1', s.x[i]); cross.setAttribute('x2', s.x[i]); cross.style.display = 'block';
+  }
+  return { name: s.name, step: s.step[i], text: s.text[i], k };
+});
+const row = (left, right, cls) => {
+  const [line, a, b] = ['div', 'span', 'b'].map(tag => document.createElement(tag));
+  a.textContent = left; a.className = cls; b.textContent = right; line.append(a, b); return line;
+};
+for (const chart of charts) {
+  chart.svg.addEventListener('pointerleave', hide);
+  chart.svg.addEventListener('pointermove', event => {
+    const frame = chart.svg.getBoundingClientRect(), first = chart.data[0];
+    const x = (event.clientX - frame.left) / frame.width * chart.svg.viewBox.baseVal.width;
+    const step = first.step[nearest(first.x, x)];
+    for (const other of charts) if (other !== chart) point(other, step);
+    const found = point(chart, step);
+    tip.replaceChildren(row('step', step.toLocaleString('en'), ''),
+      ...found.map(f => row(f.name, f.text, 'key s' + f.k)));
+    tip.style.display = 'block';
+    const fits = event.clientX + 16 + tip.offsetWidth < innerWidth;
+    tip.style.left = event.clientX + (fits ? 16 : -16 - tip.offsetWidth) + 'px';
+    tip.style.top = Math.max(8, event.clientY - tip.offsetHeight - 8) + 'px';
+  });
+}
+"""
