@@ -45,9 +45,10 @@ class Scripted(gym.Env):
     def _play(self, moment: str) -> str:
         event = self.script.get(moment, "")
         if event and self.once:
-            if Path(self.once).exists():
+            try:
+                Path(self.once).touch(exist_ok=False)  # one process alone succeeds
+            except FileExistsError:
                 return ""
-            Path(self.once).touch()
         if event == "raise":
             raise ValueError("the gripper fell off")
         if event == "sleep":

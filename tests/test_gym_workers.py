@@ -244,6 +244,18 @@ def test_a_worker_killed_between_step_and_state_is_saved_as_lost_and_truncated_o
     assert torch.equal(step.final_obs[2:], last.obs[2:])
 
 
+def test_ends_that_a_killed_worker_reported_are_not_reported_again(make: Any) -> None:
+    env = make("gym_test_envs:ludus-test/Short-v0")
+    env.reset(0)
+    for _ in range(4):
+        step = env.step(no_op(env))
+    assert step.truncated.all()
+    processes(env)[0].kill()
+    with pytest.warns(RuntimeWarning, match="SIGKILL"):
+        env.reset(0)
+    assert not env.step(no_op(env)).done.any()
+
+
 def test_an_environment_that_cannot_be_sent_to_workers_is_a_configuration_error(make: Any) -> None:
     with pytest.raises(ConfigError, match="cannot be sent to worker processes"):
         make(SCRIPTED, once=lambda: None)
@@ -283,27 +295,29 @@ print(*(worker._process.pid for worker in env._workers), flush=True)
 """
 
 
-def start_trainer(script: dict[str, str], before: str, then: str) -> tuple[subprocess.Popen[str], list[int]]:
-    """A trainer in a script without `if __name__ == "__main__"`, and the process ids of its workers."""
+def environment() -> dict[str, str]:
     here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent / "src")])}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent / "src")])}
+
+
+def start_trainer(
+    folder: Path, script: dict[str, str], before: str, then: str
+) -> tuple[subprocess.Popen[str], list[int]]:
+    """A trainer in a script without `if __name__ == "__main__"`, and the process ids of its workers."""
     code = TRAINER.format(script={"script": script}, before=before, then=then)
-    path = Path(os.environ["LUDUS_TEST_DIR"]) / "trainer.py"
+    path = folder / "trainer.py"
     path.write_text(code)
     trainer = subprocess.Popen(
-        [sys.executable, str(path)], env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, str(path)], env=environment(), stdout=subprocess.PIPE, text=True
     )
     assert trainer.stdout is not None
     return trainer, [int(pid) for pid in trainer.stdout.readline().split()]
 
 
 @pytest.mark.parametrize("script", [{}, {"1": "hang"}], ids=["waiting", "hanging"])
-def test_workers_die_with_a_trainer_that_is_killed(
-    script: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LUDUS_TEST_DIR", str(tmp_path))
+def test_workers_die_with_a_trainer_that_is_killed(script: dict[str, str], tmp_path: Path) -> None:
     before = "env.begin_step(torch.zeros(2, dtype=torch.int64))"
-    trainer, pids = start_trainer(script, before, "import time; time.sleep(1000)")
+    trainer, pids = start_trainer(tmp_path, script, before, "import time; time.sleep(1000)")
     assert len(pids) == 2
     time.sleep(0.2)  # the step has begun
     trainer.kill()
@@ -311,11 +325,24 @@ def test_workers_die_with_a_trainer_that_is_killed(
     assert wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
-def test_a_trainer_that_forgets_to_close_ends_and_takes_its_workers_along(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LUDUS_TEST_DIR", str(tmp_path))
-    trainer, pids = start_trainer({}, "", "raise SystemExit(7)")
+def test_a_trainer_that_forgets_to_close_ends_and_takes_its_workers_along(tmp_path: Path) -> None:
+    trainer, pids = start_trainer(tmp_path, {}, "", "raise SystemExit(7)")
     assert trainer.wait(20) == 7
     assert len(pids) == 2
     assert wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+
+
+def test_an_environment_defined_in_the_users_script_runs_in_workers(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import gymnasium as gym, torch, gym_test_envs\n"
+        "from ludus.envs.gym import GymConfig, make_gym\n"
+        "class Mine(gym_test_envs.Scripted): pass\n"
+        "gym.register('Mine-v0', Mine)\n"
+        "if __name__ == '__main__':\n"
+        "    env = make_gym(GymConfig('Mine-v0', workers=2), 2)\n"
+        "    env.reset(0)\n"
+        "    print(env.step(torch.zeros(2, dtype=torch.int64)).reward.tolist())\n"
+    )
+    result = subprocess.run([sys.executable, script], env=environment(), capture_output=True, text=True)
+    assert result.stdout.strip() == "[1.0, 1.0]", result.stderr

@@ -83,8 +83,9 @@ def format_findings(findings: list[Finding]) -> str:
         lines.append(f"{finding.level:8} {finding.what}")
         if finding.fix:
             lines.append(f"{'':8} → {finding.fix}")
-    counts = {level: sum(f.level == level for f in findings) for level in ("error", "warning", "ok")}
-    return "\n".join([*lines, f"{counts['error']} errors, {counts['warning']} warnings, {counts['ok']} fine"])
+    errors, warnings, fine = (sum(f.level == level for f in findings) for level in ("error", "warning", "ok"))
+    plural = ("" if errors == 1 else "s", "" if warnings == 1 else "s")
+    return "\n".join([*lines, f"{errors} error{plural[0]}, {warnings} warning{plural[1]}, {fine} fine"])
 
 
 def _findings(fresh: Callable[[], VecEnv], steps: int, seed: int) -> Iterator[Finding]:

@@ -34,8 +34,8 @@ class GymConfig:
     """Processes that step them; 0: this one. Worth it from about 100 µs a step."""
     max_steps: int = 0
     """Steps after which an episode is truncated; 0: the environment's own limit."""
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    """Passed to gymnasium.make."""
+    kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
+    """Passed to gymnasium.make. A configuration file or a program may give any values."""
 
 
 def make_gym(config: GymConfig, num_envs: int) -> VecEnv:

@@ -172,7 +172,7 @@ class EnvBlock:
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
         self._started = [0] * len(self.envs)  # tick at which the episode began
         self._lost: dict[int, int] = {}  # rows whose episode cannot go on → seed of the next
-        self._flags_set = False
+        self._flags_set = True  # by the last step; shared memory may hold those of a worker that died
 
     def reset(self, seed: int) -> None:
         self.seed, self.tick = seed, 0
@@ -276,7 +276,7 @@ class EnvBlock:
         rows.terminated[row] = terminated
         rows.truncated[row] = not terminated  # an episode that did both was over anyway
         self._look_for_success(info)
-        rows.success[row] = next((float(info[key]) for key in _SUCCESS_KEYS if key in info), np.nan)
+        rows.success[row] = _success_of(info)
         seed = self._lost.pop(row, None)
         if seed is not None:
             self._steps[row] = self.envs[row].step
@@ -320,6 +320,11 @@ class EnvBlock:
         return EnvRaisedError(
             f"{self.name} raised in {where}() of row {self._first_row + row} at step {self.tick}: {problem}"
         )
+
+
+def _success_of(info: dict[str, Any]) -> float:
+    value = next((info[key] for key in _SUCCESS_KEYS if key in info), None)
+    return float(value) if isinstance(value, (bool, int, float, np.generic)) else math.nan
 
 
 def _step_of_lost_episode(action: Any) -> Any:

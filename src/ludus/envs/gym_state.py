@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from numpy.lib.array_utils import byte_bounds
 
+from ludus.envs.mujoco_state import read_data, read_model, write_data, write_model
 from ludus.envs.vec import State
 
 _JSON_INT = 2**53  # larger integers (states of random generators) are written as text
@@ -153,7 +154,8 @@ class _Writer:
             if kind is rng_type:
                 return {"random": name, "state": self.value(read_state(value), path)}
         if kind is mujoco.MjData or kind is mujoco.MjModel:
-            return {kind.__name__: {n: self._bytes_of(a, n) for n, a in _MUJOCO_FIELDS[kind](value).items()}}
+            arrays = read_data(value) if kind is mujoco.MjData else read_model(value)
+            return {kind.__name__: {name: self._bytes_of(array, name) for name, array in arrays.items()}}
         if isinstance(value, gym.Env) and callable(getattr(value, "ludus_state", None)):
             return {"own": self.value(value.ludus_state(), f"{path}.ludus_state()")}  # type: ignore[attr-defined]
         if _is_harmless(value):
@@ -312,9 +314,9 @@ class _Reader:
         _like(current, kind)
         arrays = {name: self._array(node) for name, node in fields.items()}
         if kind == "MjModel":
-            _write_model(current, arrays)
+            write_model(current, arrays)
         else:
-            self.later.append(lambda: _write_data(current, arrays))
+            self.later.append(lambda: write_data(current, arrays))
         return current
 
 
@@ -351,59 +353,3 @@ def _same_bit_generator(current: Any, state: dict[str, Any]) -> bool:
         isinstance(current, np.random.Generator)
         and current.bit_generator.state["bit_generator"] == state["bit_generator"]
     )
-
-
-# MuJoCo ---------------------------------------------------------------------------------------------
-_PHYSICS = mujoco.mjtState.mjSTATE_INTEGRATION
-# Scratch of one mj_step, whose sizes change with the contacts.
-_DATA_SCRATCH = ("efc_", "iefc_", "efm_", "island_", "iM_", "iLD", "iacc", "ifrc", "map_")
-# Parts of a model for pictures and the compiler. What tasks randomise (masses, friction, terrain) is kept.
-_MODEL_ASSETS = ("tex_", "mesh_", "skin_", "bvh_", "oct_", "key_")
-
-
-def _arrays(owner: Any, skip: tuple[str, ...], kinds: str) -> dict[str, np.ndarray]:
-    values = {name: getattr(owner, name) for name in dir(owner) if not name.startswith(("_", *skip))}
-    return {n: v for n, v in values.items() if isinstance(v, np.ndarray) and v.dtype.kind in kinds and v.size}
-
-
-def _read_data(data: Any) -> dict[str, np.ndarray]:
-    physics = np.empty(mujoco.mj_stateSize(data.model, _PHYSICS))
-    mujoco.mj_getState(data.model, data, physics, _PHYSICS)
-    # The derived fields too: after mj_step they belong to the state before it, and environments read them.
-    return {"physics": physics, **_arrays(data, _DATA_SCRATCH, "f")}
-
-
-def _write_data(data: Any, arrays: dict[str, np.ndarray]) -> None:
-    physics = arrays.pop("physics")
-    if len(physics) != mujoco.mj_stateSize(data.model, _PHYSICS):
-        raise _NotCapturedError("its MuJoCo model has changed")
-    mujoco.mj_setState(data.model, data, physics, _PHYSICS)
-    mujoco.mj_forward(data.model, data)  # contacts and the like
-    _write_fields(data, arrays)
-    mujoco.mj_setState(data.model, data, physics, _PHYSICS)  # forward has touched the warm start
-
-
-def _read_model(model: Any) -> dict[str, np.ndarray]:
-    options = {name: getattr(model.opt, name) for name in dir(model.opt) if not name.startswith("_")}
-    numbers = {
-        f"opt.{n}": np.asarray(v) for n, v in options.items() if isinstance(v, (int, float, np.ndarray))
-    }
-    return {**numbers, **_arrays(model, _MODEL_ASSETS, "fiub")}
-
-
-def _write_model(model: Any, arrays: dict[str, np.ndarray]) -> None:
-    options = {name: value for name, value in arrays.items() if name.startswith("opt.")}
-    for name, value in options.items():
-        setattr(model.opt, name.removeprefix("opt."), value if value.shape else value.item())
-    _write_fields(model, {name: value for name, value in arrays.items() if name not in options})
-
-
-def _write_fields(owner: Any, arrays: dict[str, np.ndarray]) -> None:
-    for name, value in arrays.items():
-        field = getattr(owner, name, _MISSING)
-        if not isinstance(field, np.ndarray) or field.shape != value.shape:
-            raise _NotCapturedError(f"its MuJoCo field {name} has changed shape")
-        field[...] = value
-
-
-_MUJOCO_FIELDS = {mujoco.MjData: _read_data, mujoco.MjModel: _read_model}

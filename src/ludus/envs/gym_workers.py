@@ -37,6 +37,7 @@ START_TIMEOUT_S = 120.0  # more, for one that has to import and make its environ
 MAX_FAILURES = 5  # in a row, without one good step in between
 _BACK_OFF_S = 0.1  # before the first restart; doubles
 _CLOSE_PATIENCE_S = 2.0
+_UNKNOWN = 255  # multiprocessing's exit code where the fork server died and cannot tell
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 # Messages: "step" alone is sent often and says nothing else. Answers begin with one of the three letters.
@@ -177,12 +178,11 @@ class _Worker:
 
     def start(self) -> None:
         self._pipe, theirs = self._context.Pipe()
-        self._process = self._context.Process(
-            target=_serve, args=(theirs, self._job), name="ludus-gym-worker"
-        )
+        process = self._context.Process(target=_serve, args=(theirs, self._job), name="ludus-gym-worker")
         self._starting, self._failed = True, ""
         with _start_conditions(self._job.recipe):
-            self._process.start()
+            process.start()
+        self._process = process
         theirs.close()  # or its death would not be seen as the end of the pipe
 
     def send(self, request: bytes) -> None:
@@ -236,6 +236,9 @@ class _Worker:
         if process.exitcode is None:
             process.kill()
             process.join(5.0)
+        elif process.exitcode == _UNKNOWN:
+            with contextlib.suppress(OSError):
+                os.kill(process.pid, signal.SIGKILL)
         self._pipe.close()
         with contextlib.suppress(ValueError):  # not even SIGKILL: stuck in the kernel
             process.close()
@@ -268,7 +271,7 @@ def _start_conditions(recipe: Recipe) -> Iterator[None]:
     """
     main, variables = sys.modules["__main__"], dict(os.environ)
     os.environ.update(_ONE_THREAD)
-    if b"__main__" not in reduction.ForkingPickler.dumps(recipe):
+    if b"__main__" not in bytes(reduction.ForkingPickler.dumps(recipe)):
         sys.modules["__main__"] = types.ModuleType("__main__")
     try:
         yield

@@ -31,6 +31,7 @@ class Simulator(Protocol):
 
     model: mujoco.MjModel
     num_sims: int
+    substeps: int  # physics steps of one control step
     device: torch.device
 
     def field(self, name: str) -> Tensor:
@@ -72,7 +73,7 @@ class CpuSimulator:
         self.model = model
         self.num_sims = num_sims
         self.device = torch.device("cpu")
-        self._substeps = substeps
+        self.substeps = substeps
         # Persistent: the velocity stage computed after a step is where the next step starts, so that
         # having every derived field current costs nothing.
         self._batch = mujoco_batch.Batch(model, nsim=num_sims, nthread=min(threads, num_sims), persistent=True)
@@ -92,7 +93,7 @@ class CpuSimulator:
         self._pending = self._background.submit(self._simulate)
 
     def _simulate(self) -> None:
-        self._batch.step(None, self._substeps, self._stage)
+        self._batch.step(None, self.substeps, self._stage)
 
     def end_step(self) -> Tensor:
         assert self._pending is not None, "end_step without begin_step"

@@ -66,6 +66,11 @@ class SimTask(VecEnv):
 
     # The contract -------------------------------------------------------------------------------
     @property
+    def substeps(self) -> int:
+        """Physics steps of one control step."""
+        return self.sim.substeps
+
+    @property
     def mj_model(self) -> mujoco.MjModel:
         """The model, for viewers and replays."""
         return self.sim.model
@@ -75,6 +80,12 @@ class SimTask(VecEnv):
         self._restart(torch.arange(self.num_rows, device=self.device))
         self._obs = self.observe(ALL_ROWS)
         return self._obs.clone()
+
+    def restart(self, rows: Tensor) -> Tensor:
+        """New episodes in `rows`, in the running random stream; their first observations."""
+        self._restart(rows)
+        self._obs[rows] = self.observe(rows)
+        return self._obs[rows]
 
     def begin_step(self, action: Tensor) -> None:
         low, high = self._action_bounds

@@ -81,62 +81,60 @@ class VecEnv(ABC):
 class EpisodeStats:
     """Returns, lengths and task metrics of ended episodes, accumulated on the device.
 
-    `update` never reads a value back to the host; `read` does, once, and starts a new count.
+    `update` never reads a value back to the host; `read` does, once, and starts a new count. A metric that
+    is NaN was not reported by that episode and does not count.
     """
 
     def __init__(self, num_rows: int, device: torch.device) -> None:
         self._return = torch.zeros(num_rows, dtype=torch.float64, device=device)
         self._length = torch.zeros(num_rows, dtype=torch.float64, device=device)
-        self._sums: dict[str, Tensor] = {}
-        self._last: dict[str, float] = {}
+        self._sums: dict[str, Tensor] = {}  # each [2]: sum over ended episodes, their number
 
     def update(self, step: Step) -> None:
         self._return += step.reward
         self._length += 1
         done = step.done
         weight = done.to(torch.float64)
-        self._add("episodes", weight.sum())
-        self._add("ep_rew_mean", self._return @ weight)
-        self._add("ep_len_mean", self._length @ weight)
+        episodes = weight.sum()
+        self._add("ep_rew_mean", self._return @ weight, episodes)
+        self._add("ep_len_mean", self._length @ weight, episodes)
         for name, value in step.metrics.items():
-            self._add(name, value.to(torch.float64).nan_to_num() @ weight)
+            known = weight * ~torch.isnan(value)
+            self._add(name, value.to(torch.float64).nan_to_num() @ known, known.sum())
         self._return.masked_fill_(done, 0.0)
         self._length.masked_fill_(done, 0.0)
 
-    def _add(self, name: str, value: Tensor) -> None:
-        self._sums[name] = self._sums[name] + value if name in self._sums else value
+    def _add(self, name: str, total: Tensor, count: Tensor) -> None:
+        pair = torch.stack([total, count])
+        self._sums[name] = self._sums[name] + pair if name in self._sums else pair
 
-    def read(self) -> dict[str, float]:
-        """Means over the episodes that ended since the last read; the previous ones where none ended."""
-        sums = {name: float(value) for name, value in self._sums.items()}
-        episodes = sums.pop("episodes", 0.0)
+    def read(self) -> dict[str, tuple[float, float]]:
+        """(sum, number of episodes) of every metric since the last read."""
+        sums = {name: (float(total), float(count)) for name, (total, count) in self._sums.items()}
         self._sums.clear()
-        if episodes > 0:
-            self._last = {name: value / episodes for name, value in sums.items()}
-        return {"episodes": episodes, **self._last} if self._last else {}
+        return sums
 
     def state(self) -> State:
-        return {"return": self._return, "length": self._length, "sums": dict(self._sums), "last": self._last}
+        return {"return": self._return.clone(), "length": self._length.clone(), "sums": dict(self._sums)}
 
     def load_state(self, state: State) -> None:
         self._return.copy_(state["return"])
         self._length.copy_(state["length"])
         self._sums = dict(state["sums"])
-        self._last = dict(state["last"])
 
 
-def combine_stats(parts: list[dict[str, float]]) -> dict[str, float]:
-    """Means over several groups' statistics, weighted by their numbers of episodes."""
-    parts = [p for p in parts if p]
-    if not parts:
-        return {}
-    # Groups without a newly ended episode still carry their last means: give those a small say only
-    # when nobody has anything new.
-    total = sum(p["episodes"] for p in parts)
-    weights = [p["episodes"] if total > 0 else 1.0 for p in parts]
-    names = [name for name in parts[0] if name != "episodes"]
-    means = {n: sum(w * p[n] for w, p in zip(weights, parts, strict=True)) / sum(weights) for n in names}
-    return {"episodes": total, **means}
+def combine_stats(parts: list[dict[str, tuple[float, float]]]) -> dict[str, float]:
+    """Means over the episodes of several groups; a metric no episode reported is left out."""
+    names = {name: None for part in parts for name in part}  # in order of appearance
+    means: dict[str, float] = {}
+    for name in names:
+        total = sum(part[name][0] for part in parts if name in part)
+        count = sum(part[name][1] for part in parts if name in part)
+        if name == "ep_rew_mean":
+            means["episodes"] = count
+        if count > 0:
+            means[name] = total / count
+    return means
 
 
 def derive_seed(seed: int, *path: int) -> int:

@@ -5,7 +5,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ludus.logging import text
 
@@ -33,7 +33,6 @@ class Chart:
     series: list[Series]
     show: Callable[[float], str] = text.number
     limits: tuple[float, float] | None = None  # of the y axis; the data's own where None
-    note: str = field(default="")
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def chart_html(chart: Chart) -> str:
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(chart.title)}">'
         f"{_axes(scale, chart.show)}{curves}"
         f'<line class="cross" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>{marks}</svg>'
-        f'<div class="legend">{legend if len(series) > 1 else ""}{html.escape(chart.note)}</div>'
+        f'<div class="legend">{legend if len(series) > 1 else ""}</div>'
         f"{_readout(chart, series, scale)}</figure>"
     )
 

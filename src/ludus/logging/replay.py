@@ -139,11 +139,13 @@ def _seen(
 
 
 def _dress(page: str, title: str) -> str:
-    """Our title and the no-network policy on viser's page."""
+    """Our title, the no-network policy and the reader's choice of light or dark on viser's page."""
     page = page.replace("<title>Viser</title>", f"<title>{html.escape(title)}</title>", 1)
     # Viser's notices (software rendering …) would cover a third of the small picture in a report.
     calm = "<style>[class*=Notification]{display:none!important}</style>"
-    return page.replace("<head>", f"<head>{NO_NETWORK}{calm}", 1)
+    page = page.replace("<head>", f"<head>{NO_NETWORK}{calm}", 1)
+    prefers_dark = "matchMedia('(prefers-color-scheme: dark)').matches"
+    return page.replace("{darkMode:false}", f"{{darkMode:{prefers_dark}}}", 1)
 
 
 def frames_html(frames: Sequence[np.ndarray], fps: float, title: str = "Replay", caption: str = "") -> str:

@@ -67,7 +67,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def evaluation_line(metrics: dict[str, float], prefix: str = "eval/") -> str:
-    """'success 93.0 % (88–96) · reward 231.4 ± 12.10 · length 112.0', of what there is."""
+    """'success 93.0 % (88–96) · reward 231.4 ± 12.10', of what there is; short enough for 80 columns."""
     parts = []
     if prefix + "success_rate" in metrics:
         parts.append(f"success {success_with_interval(metrics, prefix)}")
@@ -76,8 +76,6 @@ def evaluation_line(metrics: dict[str, float], prefix: str = "eval/") -> str:
         parts.append(
             f"reward {number(metrics[prefix + 'mean_reward'])}" + (f" ± {number(spread)}" if spread else "")
         )
-    if prefix + "mean_length" in metrics:
-        parts.append(f"length {number(metrics[prefix + 'mean_length'])}")
     return " · ".join(parts)
 
 

@@ -43,6 +43,7 @@ class Collector:
         self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, 1))
         self.stats = [EpisodeStats(env.num_rows, env.device) for env in groups]
         self.timing = Timing()
+        self._last_metrics: dict[str, float] = {}
         self._obs = [
             env.reset(derive_seed(seed, 0, i)).to(device) for i, env in enumerate(groups)
         ]  # per group [rows, *obs]
@@ -83,11 +84,12 @@ class Collector:
         self._obs[group] = step.obs.to(self.buffer.device)
 
     def episode_metrics(self) -> dict[str, float]:
-        """`rollout/…` means over the episodes that ended since the last reading."""
+        """`rollout/…` means over the episodes that ended since the last reading; the last known where none did."""
         means = combine_stats([stats.read() for stats in self.stats])
         if "success" in means:
             means["success_rate"] = means.pop("success")
-        return {f"rollout/{name}": value for name, value in means.items()}
+        self._last_metrics |= {f"rollout/{name}": value for name, value in means.items()}
+        return dict(self._last_metrics)
 
     def take_timing(self) -> Timing:
         timing, self.timing = self.timing, Timing()
@@ -103,6 +105,7 @@ class Collector:
             "obs": list(self._obs),
             "stats": [stats.state() for stats in self.stats],
             "generator": self.generator.get_state(),
+            "last_metrics": self._last_metrics,
         }
 
     def load_state(self, state: State) -> None:
@@ -112,6 +115,7 @@ class Collector:
             stats.load_state(saved)
         self._obs = [obs.to(self.buffer.device) for obs in state["obs"]]
         self.generator.set_state(state["generator"])
+        self._last_metrics = dict(state["last_metrics"])
 
     def close(self) -> None:
         for env in self.groups:

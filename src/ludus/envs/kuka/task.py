@@ -14,12 +14,13 @@ from ludus.envs.sim import CpuSimulator
 from ludus.envs.sim_task import Rows, Score, SimTask
 
 TABLE_TOP = 0.20  # m
+TABLE_CENTER, TABLE_HALF = (0.575, 0.0), (0.20, 0.34)
 CUBE_HALF = 0.02
 PAD_HALF = 0.06
 PAD_TOP = TABLE_TOP + 0.05
 CUBE_ON_PAD = PAD_TOP + CUBE_HALF  # height of a placed cube's centre
 PLACE_LOW, PLACE_HIGH = (0.45, -0.25), (0.70, 0.25)  # m, where cubes and pads stand
-WORKSPACE_LOW, WORKSPACE_HIGH = (0.40, -0.32, 0.215), (0.75, 0.32, 0.42)  # m, of the grip point
+WORKSPACE_LOW, WORKSPACE_HIGH = (0.40, -0.32, 0.22), (0.75, 0.32, 0.42)  # m, of the grip point
 HOME = (0.55, 0.0, 0.38)  # m, the grip point when an episode begins
 FIXED_CUBE, FIXED_PAD = (0.55, -0.12), (0.55, 0.14)
 FINGER_OPEN = 0.0425  # m, each finger's stroke
@@ -70,6 +71,7 @@ class KukaPickPlace(SimTask):
         self._cube_matrix = sim.field("xmat")[:, model.body("cube").id]  # [rows, 9]
         box = {"dtype": torch.float64, "device": self.device}
         self._workspace = torch.tensor(WORKSPACE_LOW, **box), torch.tensor(WORKSPACE_HIGH, **box)
+        self._table_center, self._table_half = torch.tensor(TABLE_CENTER, **box), torch.tensor(TABLE_HALF, **box)
         self.memory = {
             "target": torch.zeros((num_envs, 3), **box),  # where the hand is told to be
             "best_potential": torch.zeros(num_envs, **box),  # highest of the episode so far
@@ -121,8 +123,10 @@ class KukaPickPlace(SimTask):
         progress = (potential - best).clamp(min=0)
         torch.maximum(best, potential, out=best)
         cube_speed = self._sensors[:, 6:9].norm(dim=1)
-        success = on_pad & (self._sensors[:, 11] == 0) & (cube_speed < 0.05)
-        fallen = self._qpos[:, 11] < TABLE_TOP - 0.03
+        released = (self._sensors[:, 9:11] == 0).all(dim=1)
+        success = on_pad & released & (cube_speed < 0.05)
+        off_center = (self._qpos[:, 9:11] - self._table_center).abs()
+        fallen = (off_center > self._table_half).any(dim=1)
         reward = progress - 0.1 + 20.0 * success - 5.0 * fallen
         metrics = {"success": success.float(), "grasped": grasped.float(), "fallen": fallen.float()}
         return Score(reward, success | fallen, metrics)

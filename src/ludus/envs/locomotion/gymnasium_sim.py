@@ -30,7 +30,7 @@ class GymnasiumSimulator(CpuSimulator):
 
     def _simulate(self) -> None:
         try:
-            self._batch.step(None, self._substeps, int(mujoco.mjtStage.mjSTAGE_NONE.value))
+            self._batch.step(None, self.substeps, int(mujoco.mjtStage.mjSTAGE_NONE.value))
         finally:  # one failed simulation must not cost the others their forces
             if "cfrc_ext" in self._fields:
                 self._compute_contact_forces()

@@ -1,0 +1,293 @@
+"""The command `ludus`. Each verb is a function here; what it does lives in `runs.py`."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+# Before torch and MuJoCo load: waiting threads sleep instead of taking a core from the simulation.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import tyro  # noqa: E402
+
+from ludus import __version__  # noqa: E402
+from ludus.config import TrainConfig, load_config  # noqa: E402
+from ludus.errors import ConfigError, LudusError, did_you_mean  # noqa: E402
+
+_EXIT_INTERRUPTED = 75  # "temporary failure": the run was saved and can be resumed
+_TEMPLATE = """usage: ludus COMMAND …
+
+Train policies with one loop, from two CPU cores to a GPU.
+
+  train PRESET|gym:ID    train a policy        ludus train kuka-pick-place
+  resume RUN             go on with a run      ludus resume runs/kuka-pick-place/…
+  eval RUN               measure its policy    ludus eval RUN --episodes 200 --json
+  play RUN               watch it in the browser
+  report RUN             curves and 3-D replay in one HTML page
+  export RUN FILE.onnx   the policy, normaliser inside, for other programs
+  list                   presets
+  check ENV              what is wrong with an environment
+  doctor                 what this machine and installation can do
+
+'ludus COMMAND --help' tells more. Version {version}."""
+
+Flag = tyro.conf.FlagCreatePairsOff
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one sentence and exit code 2, never a stack trace."""
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_TEMPLATE.format(version=__version__))
+        sys.exit(0)
+    if arguments[0] in ("-V", "--version"):
+        print(f"ludus {__version__}")
+        sys.exit(0)
+    verb, rest = arguments[0], arguments[1:]
+    if verb not in COMMANDS:
+        _fail(f"There is no command {verb!r}.{did_you_mean(verb, COMMANDS)} 'ludus --help' shows them all.")
+    try:
+        COMMANDS[verb](rest)
+    except LudusError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        print("\nInterrupted.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of a pipe has gone
+        sys.exit(0)
+
+
+def _fail(message: str) -> None:
+    print(f"ludus: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+# train and resume -------------------------------------------------------------------------------
+def _train(arguments: list[str]) -> None:
+    """Train a preset or any Gymnasium environment."""
+    from ludus.presets import all_presets, find_preset
+    from ludus.runs import train
+
+    if not arguments or arguments[0].startswith("-"):
+        print("usage: ludus train PRESET|gym:ID [--flags] [--run-dir DIR] [--config FILE]\n\nPresets:")
+        _print_presets(list(all_presets().values()))
+        print("\n'ludus train PRESET --help' shows every setting of a preset.")
+        sys.exit(0 if arguments and arguments[0] in ("-h", "--help") else 2)
+    name, rest = arguments[0], arguments[1:]
+    base = find_preset(name).config
+    rest, file = _take_option(rest, "--config")
+    rest, run_dir = _take_option(rest, "--run-dir")
+    if file is not None:
+        base = load_config(Path(file), base)
+    config = tyro.cli(
+        tyro.conf.AvoidSubcommands[TrainConfig],
+        default=base,
+        args=_with_short_names(rest),
+        prog=f"ludus train {name}",
+        description=(
+            f"{find_preset(name).summary} Also: --config FILE (settings from a YAML file, before the flags), "
+            "--run-dir DIR (where the run goes), and --total-steps, --epochs, --cycles, --iterations for the "
+            "loop's own."
+        ),
+    )
+    folder = train(name, run_dir=run_dir, config=config)
+    _exit_if_incomplete(folder)
+
+
+def _resume(arguments: list[str]) -> None:
+    """Go on with a run from its newest intact checkpoint."""
+    from ludus.runs import resume
+
+    def arguments_of(run: tyro.conf.Positional[Path], total_steps: int = 0) -> tuple[Path, int]:
+        """Go on with a run, exactly where it was.
+
+        Args:
+            run: Folder of the run.
+            total_steps: Train to this many steps instead of those planned.
+        """
+        return run, total_steps
+
+    run, total_steps = tyro.cli(arguments_of, args=arguments, prog="ludus resume")
+    overrides = {"loop.total_steps": total_steps, "loop.epochs": 0} if total_steps else {}
+    _exit_if_incomplete(resume(run, **overrides))
+
+
+def _exit_if_incomplete(folder: Path) -> None:
+    if not (folder / "final").exists():
+        sys.exit(_EXIT_INTERRUPTED)
+
+
+def _take_option(arguments: list[str], option: str) -> tuple[list[str], str | None]:
+    """Remove `option VALUE` or `option=VALUE` from the arguments."""
+    for i, argument in enumerate(arguments):
+        if argument.startswith(f"{option}="):
+            return arguments[:i] + arguments[i + 1 :], argument.split("=", 1)[1]
+        if argument == option:
+            if i + 1 == len(arguments):
+                raise ConfigError(f"{option} needs a value.")
+            return arguments[:i] + arguments[i + 2 :], arguments[i + 1]
+    return arguments, None
+
+
+_LOOP_FLAGS = ("--total-steps", "--epochs", "--cycles", "--iterations")
+
+
+def _with_short_names(arguments: list[str]) -> list[str]:
+    """`--total-steps` for `--loop.total-steps`, and so on."""
+    return [
+        argument.replace("--", "--loop.", 1)
+        if argument.split("=")[0].replace("_", "-") in _LOOP_FLAGS
+        else argument
+        for argument in arguments
+    ]
+
+
+# Looking at a run -------------------------------------------------------------------------------
+def _eval(arguments: list[str]) -> None:
+    def command(
+        run: tyro.conf.Positional[Path],
+        episodes: int = 100,
+        stochastic: Annotated[bool, Flag] = False,
+        json: Annotated[bool, Flag] = False,
+        seed: int | None = None,
+    ) -> None:
+        """Measure a run's best policy on starts that neither training nor the choice of the best has used.
+
+        Args:
+            run: Folder of the run.
+            episodes: How many episodes.
+            stochastic: Sample actions instead of taking the most likely ones.
+            json: Print the result as JSON.
+            seed: Of the starts; by default the run's own evaluation stream.
+        """
+        _print_evaluation(run, episodes, stochastic, json, seed)
+
+    tyro.cli(command, args=arguments, prog="ludus eval")
+
+
+def _print_evaluation(run: Path, episodes: int, stochastic: bool, as_json: bool, seed: int | None) -> None:
+    from ludus.logging.text import evaluation_line
+    from ludus.runs import evaluate_run
+
+    summary = evaluate_run(run, episodes, not stochastic, seed).summary()
+    summary.setdefault("success_rate", float("nan"))
+    if as_json:
+        plain = {name: None if value != value else value for name, value in summary.items()}
+        print(json.dumps(plain))
+    else:
+        line = evaluation_line({f"eval/{name}": value for name, value in summary.items()})
+        print(f"{'sampled' if stochastic else 'deterministic'} actions: {line}")
+
+
+def _play(arguments: list[str]) -> None:
+    from ludus.runs import play_run
+
+    def command(run: tyro.conf.Positional[Path], port: int = 8080, seconds: float | None = None) -> None:
+        """Watch a run's best policy live in the browser.
+
+        Args:
+            run: Folder of the run.
+            port: Of the viewer; the next free one if it is taken.
+            seconds: Stop after so long; by default at Ctrl-C.
+        """
+        play_run(run, port, seconds)
+
+    tyro.cli(command, args=arguments, prog="ludus play")
+
+
+def _report(arguments: list[str]) -> None:
+    from ludus.runs import write_run_report
+
+    def command(run: tyro.conf.Positional[Path]) -> None:
+        """Write report.html, one self-contained page: curves, evaluations, configuration and a 3-D replay.
+
+        Args:
+            run: Folder of the run.
+        """
+        print(write_run_report(run))
+
+    tyro.cli(command, args=arguments, prog="ludus report")
+
+
+def _export(arguments: list[str]) -> None:
+    from ludus.export import export_onnx
+
+    def command(run: tyro.conf.Positional[Path], file: tyro.conf.Positional[Path]) -> None:
+        """Write a run's best policy as ONNX, the normaliser inside; checked against torch before it is written.
+
+        Args:
+            run: Folder of the run.
+            file: Where to, ending in .onnx.
+        """
+        difference = export_onnx(run, file)
+        print(f"{file}: largest difference to torch {difference:.1e}")
+
+    tyro.cli(command, args=arguments, prog="ludus export")
+
+
+# The installation -------------------------------------------------------------------------------
+def _list(arguments: list[str]) -> None:
+    from ludus.presets import all_presets
+
+    def command() -> None:
+        """Show all presets."""
+        _print_presets(list(all_presets().values()))
+        print("\nAny Gymnasium environment: ludus train gym:CartPole-v1, gym:my_package:MyEnv-v0 …")
+
+    tyro.cli(command, args=arguments, prog="ludus list")
+
+
+def _print_presets(presets: list) -> None:  # type: ignore[type-arg]
+    width = max(len(preset.name) for preset in presets)
+    for preset in presets:
+        print(f"  {preset.name:{width}}  {preset.summary}")
+
+
+def _check(arguments: list[str]) -> None:
+    from ludus.envs import make_vec_env
+    from ludus.envs.check import check_env, format_findings
+    from ludus.presets import find_preset
+
+    def command(env: tyro.conf.Positional[str], steps: int = 200) -> None:
+        """Say what is wrong with an environment, and what to do about it.
+
+        Args:
+            env: A preset or gym:ID.
+            steps: How long to play with it.
+        """
+        config = find_preset(env).config.env
+        findings = check_env(lambda n: make_vec_env(replace(config, num_envs=n), n), steps=steps)
+        print(format_findings(findings))
+        sys.exit(1 if any(finding.level == "error" for finding in findings) else 0)
+
+    tyro.cli(command, args=arguments, prog="ludus check")
+
+
+def _doctor(arguments: list[str]) -> None:
+    from ludus.doctor import diagnose
+
+    def command() -> None:
+        """Say what this machine and installation can do, and what is missing for the rest."""
+        sys.exit(0 if diagnose() else 1)
+
+    tyro.cli(command, args=arguments, prog="ludus doctor")
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "train": _train,
+    "resume": _resume,
+    "eval": _eval,
+    "play": _play,
+    "report": _report,
+    "export": _export,
+    "list": _list,
+    "check": _check,
+    "doctor": _doctor,
+}
+
+
+if __name__ == "__main__":
+    main()

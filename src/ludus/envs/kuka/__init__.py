@@ -1,0 +1,1 @@
+"""A KUKA iiwa picks a cube up and places it on a pad."""

@@ -1,0 +1,1 @@
+"""Networks: normaliser → encoder → (memory) → heads."""

@@ -1,0 +1,252 @@
+"""What can be done with a run: train, resume, load, evaluate, report, play. Command line and Python share it."""
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import mujoco
+import numpy as np
+import torch
+import yaml
+
+from ludus.config import TrainConfig, apply_overrides, from_dict, make_plan, to_dict
+from ludus.envs import make_vec_env
+from ludus.envs.vec import VecEnv, derive_seed
+from ludus.errors import CheckpointError, ConfigError, LudusError
+from ludus.logging.console import Console
+from ludus.logging.jsonl import JsonlSink, truncate_to
+from ludus.logging.sinks import MetricSink, Tee
+from ludus.policies.policy import Policy
+from ludus.presets import find_preset
+from ludus.training.callbacks import Callback
+from ludus.training.checkpoint import checkpoints_in, clear_leftovers, load_policy, newest_intact, problem_of
+from ludus.training.evaluator import Evaluation, evaluate
+from ludus.training.loop import Trainer
+
+
+# Training ---------------------------------------------------------------------------------------
+def train(
+    preset: str,
+    run_dir: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    console: Console | None = None,
+    config: TrainConfig | None = None,
+    **overrides: Any,
+) -> Path:
+    """Train a preset or `gym:ID` and return the run's folder.
+
+    `ludus.train("kuka-pick-place", seed=1, **{"loop.total_steps": 200_000})`
+    """
+    config = apply_overrides(config or find_preset(preset).config, overrides)
+    plan = make_plan(config)
+    folder = Path(run_dir) if run_dir else Path("runs") / preset.replace(":", "-") / _run_name(config.seed)
+    _create_run(folder, preset, config)
+    with console or Console() as screen:
+        screen.plan(f"{preset} → {folder}", [*plan.lines(), *_setting_lines(config)])
+        trainer = Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks)
+        _finish(trainer, trainer.run())
+    return folder
+
+
+def resume(
+    run: str | Path, callbacks: Sequence[Callback] = (), console: Console | None = None, **overrides: Any
+) -> Path:
+    """Go on with a run from its newest intact checkpoint, exactly where it was."""
+    folder = run_folder(run)
+    config = apply_overrides(run_config(folder), overrides)
+    with console or Console() as screen:
+        clear_leftovers(folder / "checkpoints")
+        checkpoint = newest_intact(folder / "checkpoints", screen.warning)
+        trainer = Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks)
+        trainer.restore(checkpoint)
+        screen.plan(f"resuming {folder} at step {trainer.step:,}", trainer.plan.lines())
+        if trainer.step >= trainer.plan.total_steps:
+            trainer.close()
+            raise ConfigError(
+                f"{folder} is already trained to its {trainer.plan.total_steps:,} steps; "
+                f"give it more with 'ludus resume {folder} --total-steps {2 * trainer.plan.total_steps}'."
+            )
+        # Rows written after the checkpoint will be written again.
+        truncate_to(folder / "metrics.jsonl", trainer.counters.metric_rows)
+        if overrides:
+            _write_config(folder, config)
+        _finish(trainer, trainer.run())
+    return folder
+
+
+def _finish(trainer: Trainer, complete: bool) -> None:
+    folder, screen = trainer.run_dir, trainer.console
+    if not complete:
+        screen.finish([f"Stopped at step {trainer.step:,} and saved.", f"Go on with: ludus resume {folder}"])
+        return
+    final = folder / "final"
+    final.unlink(missing_ok=True)
+    final.symlink_to(checkpoints_in(folder / "checkpoints")[-1].relative_to(folder))
+    if trainer.config.log.report:
+        screen.message("Writing the report …")
+        try:
+            write_run_report(folder)
+        except LudusError as error:
+            screen.warning(f"No report: {error}")
+    screen.finish(
+        [
+            f"Trained {trainer.step:,} steps in {trainer.counters.seconds:.0f} s. Run folder: {folder}",
+            f"ludus eval {folder} --episodes 200     how good it is, on new starts",
+            f"ludus play {folder}                    watch it in the browser",
+            f"ludus report {folder}                  curves and replay in one page: {folder}/report.html",
+            f"tensorboard --logdir {folder}/tb       all metrics",
+        ]
+    )
+
+
+def _create_run(folder: Path, preset: str, config: TrainConfig) -> None:
+    if (folder / "config.yaml").exists():
+        raise ConfigError(
+            f"{folder} already holds a run; 'ludus resume {folder}' continues it, or choose another --run-dir."
+        )
+    facts = {
+        "preset": preset,
+        "seed": config.seed,
+        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "versions": _versions(),
+        "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_config(folder, config)
+        (folder / "run.json").write_text(json.dumps(facts, indent=1))
+    except OSError as error:
+        raise ConfigError(
+            f"The run folder {folder} cannot be written: {error.strerror}. Choose another with --run-dir."
+        ) from error
+
+
+def _write_config(folder: Path, config: TrainConfig) -> None:
+    (folder / "config.yaml").write_text(yaml.safe_dump(to_dict(config), sort_keys=False))
+
+
+def _run_name(seed: int) -> str:
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
+
+
+def _versions() -> dict[str, str]:
+    from ludus import __version__
+
+    packages = {"torch": torch, "mujoco": mujoco, "gymnasium": gymnasium, "numpy": np}
+    return {"ludus": __version__} | {name: str(module.__version__) for name, module in packages.items()}
+
+
+def _sinks(folder: Path, config: TrainConfig, screen: Console) -> Any:
+    def make(purge_step: int | None) -> Tee:
+        sinks: list[MetricSink] = [JsonlSink(folder / "metrics.jsonl")]
+        if config.log.tensorboard:
+            from ludus.logging.tensorboard import TensorBoardSink
+
+            sinks.append(TensorBoardSink(folder / "tb", None if purge_step is None else purge_step + 1))
+        if config.log.wandb:
+            sinks.append(_wandb_sink(folder, config))
+        return Tee(sinks, screen.warning)
+
+    return make
+
+
+def _wandb_sink(folder: Path, config: TrainConfig) -> MetricSink:
+    from ludus.logging.wandb import WandbSink
+
+    facts = json.loads((folder / "run.json").read_text())
+    sink = WandbSink(config.log.wandb, folder.name, to_dict(config), folder / "wandb", facts.get("wandb_id"))
+    (folder / "run.json").write_text(json.dumps(facts | {"wandb_id": sink.run_id}, indent=1))
+    return sink
+
+
+def _setting_lines(config: TrainConfig) -> list[str]:
+    env, plan = config.env, make_plan(config)
+    minibatch = plan.steps_per_iteration // config.ppo.minibatches
+    return [
+        f"{env.num_envs} environments in {config.groups} group(s), horizon {config.ppo.horizon}; "
+        f"{config.ppo.minibatches} minibatches of {minibatch:,} steps × {config.ppo.update_epochs} passes",
+        f"networks {' × '.join(map(str, config.policy.hidden))}, seed {config.seed}, device {config.device}",
+    ]
+
+
+# Reading a run ----------------------------------------------------------------------------------
+def run_folder(run: str | Path) -> Path:
+    """The folder of a run, from its own path or that of one of its checkpoints."""
+    folder = Path(run)
+    if not folder.exists():
+        raise CheckpointError(f"There is no run folder {folder}.")
+    if not (folder / "config.yaml").exists():
+        raise CheckpointError(f"{folder} is not a run of Ludus: it has no config.yaml.")
+    return folder
+
+
+def run_config(folder: Path) -> TrainConfig:
+    try:
+        values = yaml.safe_load((folder / "config.yaml").read_text())
+        return from_dict(values, TrainConfig())
+    except (OSError, yaml.YAMLError, AttributeError, TypeError, ConfigError) as error:
+        raise CheckpointError(f"{folder / 'config.yaml'} cannot be used: {error}") from error
+
+
+def best_checkpoint(folder: Path) -> Path:
+    """The best checkpoint of a run if it is intact, else the newest that is."""
+    best = folder / "checkpoints" / "best"
+    if best.exists() and problem_of(best.resolve()) is None:
+        return best.resolve()
+    return newest_intact(folder / "checkpoints", lambda text: print(text, file=sys.stderr))
+
+
+def load(run: str | Path) -> Policy:
+    """The best policy of a run, ready to act: `ludus.load(RUN).act(obs, deterministic=True)`."""
+    return load_policy(best_checkpoint(run_folder(run)))
+
+
+def make_env(name: str, num_envs: int | None = None, evaluation: bool = False, **settings: Any) -> VecEnv:
+    """A batch of environments: `ludus.make_env("kuka-pick-place", num_envs=64)`."""
+    config = apply_overrides(find_preset(name).config, {f"env.{key}": value for key, value in settings.items()})
+    return make_vec_env(config.env, num_envs or config.env.num_envs, evaluation)
+
+
+def evaluate_run(run: str | Path, episodes: int, deterministic: bool, seed: int | None = None) -> Evaluation:
+    """Evaluate a run's best policy on starts used neither in training nor in choosing the best."""
+    folder = run_folder(run)
+    config = run_config(folder)
+    if episodes < 1:
+        raise ConfigError(f"--episodes is {episodes}; it must be at least 1.")
+    torch.set_num_threads(config.torch_threads)
+    policy = load(folder)
+    env = make_vec_env(config.env, min(episodes, config.env.num_envs), evaluation=True)
+    try:
+        return evaluate(
+            policy, env, episodes, derive_seed(config.seed if seed is None else seed, 5), deterministic
+        )
+    finally:
+        env.close()
+
+
+# Pictures ---------------------------------------------------------------------------------------
+def write_run_report(run: str | Path) -> Path:
+    """report.html and replay.html of a run."""
+    from ludus.logging.report import write_report
+    from ludus.viewing import record_replay
+
+    folder = run_folder(run)
+    try:
+        replay = record_replay(run_config(folder).env, load(folder), folder.resolve().parent.name)
+    except LudusError as error:  # a run without a checkpoint, or a machine without a viewer, still has curves
+        print(f"No replay: {error}", file=sys.stderr)
+        replay = None
+    return write_report(folder, replay)
+
+
+def play_run(run: str | Path, port: int, seconds: float | None) -> None:
+    """Watch a run's best policy live in the browser."""
+    from ludus.viewing import play_live
+
+    folder = run_folder(run)
+    play_live(run_config(folder).env, load(folder), folder.resolve().parent.name, port, seconds)

@@ -1,0 +1,1 @@
+"""The loop and what belongs to a run: collection, evaluation, checkpoints, callbacks."""

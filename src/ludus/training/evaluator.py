@@ -1,0 +1,89 @@
+"""Evaluation: whole episodes from held-out starts, each counted exactly once."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ludus.envs.vec import VecEnv
+from ludus.policies.policy import Policy
+
+
+@dataclass
+class Evaluation:
+    """What every episode gave."""
+
+    returns: list[float] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+
+    def summary(self) -> dict[str, float]:
+        """Means, and a 95 % confidence interval of the success rate where the task has one."""
+        n = len(self.returns)
+        result: dict[str, float] = {}
+        if "success" in self.metrics:
+            successes = sum(self.metrics["success"])
+            low, high = wilson_interval(successes, n)
+            result |= {"success_rate": successes / n, "success_low": low, "success_high": high}
+        result["mean_reward"] = float(np.mean(self.returns))
+        result["std_reward"] = float(np.std(self.returns))
+        result["mean_length"] = float(np.mean(self.lengths))
+        for name, values in self.metrics.items():
+            if name not in ("success", "diverged"):
+                result[name] = float(np.mean(values))
+        result["episodes"] = n
+        return result
+
+
+@torch.no_grad()
+def evaluate(
+    policy: Policy,
+    env: VecEnv,
+    episodes: int,
+    seed: int,
+    deterministic: bool,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Evaluation:
+    """Run `episodes` episodes, shared out evenly over the rows.
+
+    Every row plays a number of episodes fixed beforehand: taking the first that end, whichever the row,
+    would favour short ones.
+    """
+    generator = torch.Generator(device=env.device).manual_seed(seed)
+    rows = env.num_rows
+    left = torch.tensor([episodes // rows + (row < episodes % rows) for row in range(rows)])
+    returns, lengths = torch.zeros(rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.int64)
+    result = Evaluation()
+    obs = env.reset(seed)
+    while bool((left > 0).any()) and not should_stop():
+        step = env.step(policy.act(obs, deterministic, generator))
+        obs = step.obs
+        returns += step.reward.cpu()
+        lengths += 1
+        done = step.done.cpu()
+        _count(result, done & (left > 0), returns, lengths, step.metrics)
+        left -= done.int()
+        returns[done], lengths[done] = 0.0, 0
+    return result
+
+
+def _count(
+    result: Evaluation, ended: Tensor, returns: Tensor, lengths: Tensor, metrics: dict[str, Tensor]
+) -> None:
+    result.returns += returns[ended].tolist()
+    result.lengths += lengths[ended].tolist()
+    for name, values in metrics.items():
+        result.metrics.setdefault(name, []).extend(values.cpu()[ended].tolist())
+
+
+def wilson_interval(successes: float, n: int, z: float = 1.96) -> tuple[float, float]:
+    """95 % confidence interval of a rate; honest at 0 % and 100 %, unlike the normal approximation."""
+    if n == 0:
+        return 0.0, 1.0
+    rate = successes / n
+    center = (rate + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
+    return max(0.0, center - half), min(1.0, center + half)

@@ -1,0 +1,400 @@
+"""Promises of the report, the replays and the live viewer; pages are opened in a real browser."""
+
+import base64
+import io
+import json
+import math
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import mujoco
+import numpy as np
+import pytest
+
+from ludus.errors import LudusError
+from ludus.logging import replay as replay_module
+from ludus.logging.charts import Chart, Series, _ticks, chart_html
+from ludus.logging.jsonl import JsonlSink
+from ludus.logging.replay import Replay, frames_html, record_mujoco, replay_html
+from ludus.logging.report import write_report
+from ludus.logging.viewer import play
+
+ANT = Path(gymnasium.__file__).parent / "envs/mujoco/assets/ant.xml"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-chrome on PATH")
+
+
+@pytest.fixture(scope="module")
+def ant() -> mujoco.MjModel:
+    return mujoco.MjModel.from_xml_path(str(ANT))
+
+
+def ant_frames(model: mujoco.MjModel, count: int, speed: float = 0.0) -> list[dict[str, Any]]:
+    """Legs that swing, and a body that moves along x."""
+    frames = []
+    for i in range(count):
+        qpos = model.qpos0.copy()
+        qpos[0] = speed * i
+        qpos[7:] = 0.6 * np.sin(i / 4 + np.arange(model.nq - 7))
+        frames.append({"qpos": qpos, "mocap_pos": None, "mocap_quat": None})
+    return frames
+
+
+def write_run(folder: Path, rows: int = 60) -> Path:
+    sink = JsonlSink(folder / "metrics.jsonl")
+    for i in range(1, rows + 1):
+        share = i / rows
+        sink.write(
+            1000 * i, {"rollout/success_rate": share, "rollout/ep_rew_mean": 200 * share, "time/fps": 900.0}
+        )
+        sink.write(
+            1000 * i, {"train/value_loss": math.exp(-share), "time/elapsed_s": 2.0 * i, "mine/other": share}
+        )
+        if i % 20 == 0:
+            sink.write(
+                1000 * i,
+                {"eval/success_rate": share, "eval/success_low": 0.9 * share, "eval/success_high": 1.0},
+            )
+    sink.close()
+    (folder / "config.yaml").write_text("seed: 7\nname: '<script>window.hacked = 1</script>'\n")
+    (folder / "run.json").write_text(
+        json.dumps({"preset": "<b>kuka</b>", "seed": 7, "versions": {"torch": "2.13"}})
+    )
+    return folder
+
+
+# Charts ---------------------------------------------------------------------------------------------
+def test_ticks_are_round_and_inside_the_range() -> None:
+    assert _ticks(0, 1, 4) == [0, 0.25, 0.5, 0.75, 1]
+    assert _ticks(10_000, 2_000_000, 5) == [500_000, 1_000_000, 1_500_000, 2_000_000]
+    for low, high in ((-3.7, 12.2), (1e-5, 3e-4), (99.0, 99.1)):
+        ticks = _ticks(low, high, 4)
+        assert 2 <= len(ticks) <= 7
+        assert all(low - 1e-9 <= t <= high + 1e-9 for t in ticks)
+
+
+def test_a_chart_draws_a_single_point_a_flat_line_and_a_very_long_run() -> None:
+    assert "circle" in chart_html(Chart("one", [Series("a", [5], [1.0])]))
+    assert "nan" not in chart_html(Chart("flat", [Series("a", [0, 1], [2.0, 2.0])]))
+    long = chart_html(Chart("long", [Series("a", list(range(50_000)), [math.sin(i) for i in range(50_000)])]))
+    assert len(long) < 60_000
+
+
+def test_a_metric_name_cannot_break_out_of_the_page() -> None:
+    evil = "</script><script>alert(1)</script>"
+    assert "<script>alert" not in chart_html(Chart(evil, [Series(evil, [1, 2], [1.0, 2.0])]))
+
+
+# The report -----------------------------------------------------------------------------------------
+def test_the_report_holds_tiles_curves_evaluations_configuration_and_facts(tmp_path: Path) -> None:
+    page = write_report(write_run(tmp_path), extra={"device": "cpu"}).read_text()
+    for words in (
+        "100.0 %",
+        "60,000",
+        "2:00",
+        "Success rate",
+        "Value loss",
+        "Evaluations",
+        "mine/other",
+        "2.13",
+    ):
+        assert words in page
+    assert "(90–100) at step 60,000" in page
+    assert page.count("<tr") == 1 + 3
+    assert "<dt>device</dt><dd>cpu</dd>" in page
+
+
+def test_everything_from_the_configuration_is_escaped(tmp_path: Path) -> None:
+    page = write_report(write_run(tmp_path)).read_text()
+    assert "<script>window.hacked" not in page
+    assert "&lt;script&gt;window.hacked" in page
+    assert "<h1>&lt;b&gt;kuka&lt;/b&gt;</h1>" in page
+
+
+def test_a_run_that_has_just_begun_says_so(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text("")
+    page = write_report(tmp_path).read_text()
+    assert "No metrics yet" in page
+    assert "No evaluation yet" in page
+    assert "no config.yaml" in page
+
+
+def test_garbled_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(LudusError, match=r"metrics\.jsonl"):
+        write_report(tmp_path)
+    write_run(tmp_path)
+    (tmp_path / "run.json").write_text("{half")
+    (tmp_path / "config.yaml").write_bytes(b"\xff\xfe\x00garbage")
+    assert "run.json cannot be read" in write_report(tmp_path).read_text()
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\nrubbish\n{"step": 2}\n')
+    with pytest.raises(LudusError, match="line 2"):
+        write_report(tmp_path)
+
+
+def test_nan_and_missing_intervals_do_not_reach_the_drawing(tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path / "metrics.jsonl")
+    sink.write(1, {"eval/success_rate": 0.5, "eval/success_low": math.nan, "eval/success_high": 0.6})
+    sink.write(
+        2, {"eval/success_rate": math.nan, "rollout/ep_rew_mean": math.nan, "train/value_loss": math.nan}
+    )
+    sink.close()
+    page = write_report(tmp_path).read_text()
+    assert not re.search(r'd="[^"]*nan', page)
+    assert "Value loss" not in page
+
+
+def test_a_replay_is_embedded_and_written_beside_and_found_again(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    write_report(run, replay_html='<p class="x">moving</p>')
+    assert (run / "replay.html").read_text() == '<p class="x">moving</p>'
+    page = write_report(run).read_text()
+    assert 'srcdoc="&lt;p class=&quot;x&quot;&gt;moving&lt;/p&gt;"' in page
+
+
+# Replays --------------------------------------------------------------------------------------------
+def embedded_recording(page: str) -> dict[str, Any]:
+    msgspec, zstandard = pytest.importorskip("msgspec"), pytest.importorskip("zstandard")
+    found = re.search(r'__VISER_EMBED_DATA__="([^"]+)"', page)
+    assert found is not None
+    data = base64.b64decode(found[1])
+    inner = zstandard.ZstdDecompressor().decompress(
+        data[8:], max_output_size=int.from_bytes(data[:8], "little")
+    )
+    length = int.from_bytes(inner[:8], "little")
+    return dict(msgspec.msgpack.decode(inner[8 : 8 + length]))
+
+
+def test_a_long_replay_keeps_real_time_and_stays_small(ant: mujoco.MjModel) -> None:
+    pytest.importorskip("mjviser")
+    replay = Replay(ant, dt=0.05)
+    for caption in ("episode 1: success", "episode 2: success"):
+        replay.add_episode(ant_frames(ant, 700), caption)
+    page = replay_html(replay, "Ant & friends")
+    assert len(page) < replay_module.MAX_BYTES
+    assert "<title>Ant &amp; friends</title>" in page
+    recording = embedded_recording(page)
+    assert recording["durationSeconds"] == pytest.approx(1400 * 0.05, abs=2.5)
+    assert len({t for t, _ in recording["messages"]}) <= replay_module.MAX_FRAMES + 4
+
+
+def test_recording_says_nothing_and_leaves_the_model_as_it_was(
+    ant: mujoco.MjModel, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("mjviser")
+    before = ant.vis.scale.framewidth, ant.vis.rgba.inertia.copy()
+    replay_html(record_mujoco(ant, ant_frames(ant, 3), 0.05, "x"), "Ant")
+    assert ant.vis.scale.framewidth == before[0]
+    assert np.array_equal(ant.vis.rgba.inertia, before[1])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_without_viser_the_sentence_says_what_to_install(
+    ant: mujoco.MjModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "viser", None)
+    with pytest.raises(LudusError, match=r"pip install 'ludus\[viz\]'"):
+        replay_html(record_mujoco(ant, ant_frames(ant, 2), 0.05, "x"), "Ant")
+
+
+def test_an_empty_replay_is_refused(ant: mujoco.MjModel) -> None:
+    with pytest.raises(LudusError, match="at least one frame"):
+        record_mujoco(ant, [], 0.05, "x")
+    with pytest.raises(LudusError, match="empty"):
+        replay_html(Replay(ant, 0.05), "Ant")
+    with pytest.raises(LudusError, match="no frame"):
+        frames_html([], 30)
+
+
+def test_rendered_frames_become_one_looping_picture_in_real_time() -> None:
+    from PIL import Image
+
+    frames = [np.full((40, 60, 3), i * 20, dtype=np.uint8) for i in range(10)]
+    page = frames_html(frames, fps=20, title="Cart <Pole>", caption="episode 1")
+    assert "Cart &lt;Pole&gt;" in page
+    found = re.search(r"base64,([^\"]+)", page)
+    assert found is not None
+    picture = Image.open(io.BytesIO(base64.b64decode(found[1])))
+    assert getattr(picture, "n_frames", 1) == 10
+    picture.seek(1)
+    picture.load()
+    assert picture.info["duration"] == 50
+
+
+# The live viewer ------------------------------------------------------------------------------------
+def test_the_viewer_steps_in_real_time_on_a_free_port_and_ends(ant: mujoco.MjModel) -> None:
+    pytest.importorskip("mjviser")
+    frames = iter(ant_frames(ant, 1000, speed=0.1))
+    said: list[str] = []
+    steps = 0
+
+    def step() -> tuple[Any, Any, Any, dict[str, float]]:
+        nonlocal steps
+        steps += 1
+        return next(frames)["qpos"], None, None, {"return": 1.0 * steps}
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        play(ant, step, dt=0.02, port=port, max_seconds=1.0, say=said.append)
+    assert 25 <= steps <= 55
+    found = re.search(r"http://localhost:(\d+)", said[0])
+    assert found is not None
+    assert int(found[1]) != port
+
+
+def test_ctrl_c_ends_the_viewer_cleanly(ant: mujoco.MjModel) -> None:
+    pytest.importorskip("mjviser")
+    said: list[str] = []
+
+    def step() -> tuple[Any, Any, Any, dict[str, float]]:
+        raise KeyboardInterrupt
+
+    play(ant, step, dt=0.02, port=0, say=said.append)
+    assert said[-1] == "Viewer closed."
+
+
+# In a real browser ----------------------------------------------------------------------------------
+class Browser:
+    """Chromium over its debugging protocol: enough to open a page, point at it and look."""
+
+    def __init__(self, folder: Path) -> None:
+        from websockets.sync.client import connect
+
+        assert CHROMIUM is not None
+        flags = ["--headless", "--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--no-first-run"]
+        flags += [
+            "--enable-unsafe-swiftshader",
+            "--disable-background-networking",
+            "--disable-component-update",
+        ]
+        flags += ["--disable-sync", "--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank"]
+        self._process = subprocess.Popen([CHROMIUM, *flags], stderr=subprocess.PIPE, text=True)
+        assert self._process.stderr is not None
+        port = next(m[1] for line in self._process.stderr if (m := re.search(r"127\.0\.0\.1:(\d+)/", line)))
+        tabs = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/json"))
+        address = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
+        self._socket = connect(address, max_size=None)
+        self._calls = 0
+        self._events: list[dict[str, Any]] = []
+        for domain in ("Network", "Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=360, height=240, deviceScaleFactor=1, mobile=False
+        )
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        self._calls += 1
+        self._socket.send(json.dumps({"id": self._calls, "method": method, "params": params}))
+        while True:
+            reply = json.loads(self._socket.recv(timeout=60))
+            if reply.get("id") == self._calls:
+                assert "error" not in reply, reply
+                return dict(reply["result"])
+            self._events.append(reply)
+
+    def open(self, path: Path) -> None:
+        self.call("Page.navigate", url=path.as_uri())
+        while self.js("document.readyState") != "complete":
+            time.sleep(0.1)
+
+    def js(self, expression: str) -> Any:
+        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+    def picture(self) -> bytes:
+        data = self.call(
+            "Page.captureScreenshot",
+            format="png",
+            clip={"x": 0, "y": 0, "width": 360, "height": 195, "scale": 1},
+        )
+        return base64.b64decode(data["data"])
+
+    def press_space(self) -> None:
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, code="Space", key=" ")
+
+    def wait_for(self, wanted: Callable[[bytes, bytes], bool], seconds: float = 25) -> bytes:
+        """The first picture that `wanted(picture, the one before)` accepts."""
+        last, deadline = self.picture(), time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            time.sleep(0.4)
+            picture = self.picture()
+            if wanted(picture, last):
+                return picture
+            last = picture
+        raise AssertionError("the page never looked as wanted")
+
+    def requests(self) -> list[str]:
+        sent = [
+            e["params"]["request"]["url"] for e in self._events if e["method"] == "Network.requestWillBeSent"
+        ]
+        return [url for url in sent if not url.startswith(("data:", "blob:", "about:"))]
+
+    def errors(self) -> list[str]:
+        thrown = [str(e["params"]) for e in self._events if e["method"] == "Runtime.exceptionThrown"]
+        logged = [e["params"]["entry"]["text"] for e in self._events if e["method"] == "Log.entryAdded"]
+        return thrown + [line for line in logged if "Refused" in line or "Error" in line]
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.terminate()
+        self._process.wait(timeout=20)
+
+
+@pytest.fixture
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    pytest.importorskip("websockets")
+    opened = Browser(tmp_path_factory.mktemp("chromium"))
+    yield opened
+    opened.close()
+
+
+@needs_browser
+def test_hovering_a_curve_reads_its_values_and_no_request_leaves_the_page(
+    browser: Browser, tmp_path: Path
+) -> None:
+    path = write_report(write_run(tmp_path), replay_html="<script>parent.replayed = 1</script>")
+    browser.call(
+        "Emulation.setDeviceMetricsOverride", width=1100, height=900, deviceScaleFactor=1, mobile=False
+    )
+    browser.open(path)
+    assert browser.js("window.replayed") == 1
+    browser.js("document.querySelector('.chart').scrollIntoView({behavior: 'instant'})")
+    x, y = browser.js(
+        "(() => { const r = document.querySelector('.chart svg').getBoundingClientRect();"
+        " return [r.left + r.width * .99, r.top + r.height * .5]; })()"
+    )
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    readout = browser.js("document.getElementById('tip').innerText").split()
+    assert readout[:2] == ["step", "60,000"]
+    assert "100.0" in readout
+    assert browser.js("window.hacked") is None
+    assert browser.js("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.requests() == [path.as_uri()]
+    assert browser.errors() == []
+
+
+@needs_browser
+def test_the_replay_moves_and_no_request_leaves_the_page(
+    browser: Browser, ant: mujoco.MjModel, tmp_path: Path
+) -> None:
+    pytest.importorskip("mjviser")
+    path = tmp_path / "replay.html"
+    path.write_text(replay_html(record_mujoco(ant, ant_frames(ant, 300, 0.02), 0.05, "episode 1"), "Ant"))
+    browser.open(path)
+    time.sleep(2)
+    browser.press_space()  # pause, and wait until the page has faded in and stands still
+    still = browser.wait_for(lambda picture, last: picture == last and len(picture) > 8000)  # not blank
+    browser.press_space()
+    assert browser.wait_for(lambda picture, _: picture != still) != still
+    assert browser.requests() == [path.as_uri()]
+    assert browser.errors() == []
