@@ -31,8 +31,7 @@ def make(env_id: str, num_envs: int = 3, max_steps: int = 0, **kwargs: Any) -> G
 def random_actions(env: VecEnv, steps: int) -> list[Tensor]:
     env.action_space.seed(0)
     return [
-        torch.from_numpy(np.stack([env.action_space.sample() for _ in range(env.num_rows)]))
-        for _ in range(steps)
+        torch.from_numpy(np.stack([env.action_space.sample() for _ in range(env.num_rows)])) for _ in range(steps)
     ]
 
 

@@ -190,9 +190,7 @@ def test_a_worker_that_always_raises_ends_in_one_error_with_its_traceback(make: 
     env = make(SCRIPTED, workers=1, script={"reset": "raise"})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with pytest.raises(
-            EnvError, match=rf"(?s)failed {MAX_FAILURES} times in a row.*the gripper fell off"
-        ):
+        with pytest.raises(EnvError, match=rf"(?s)failed {MAX_FAILURES} times in a row.*the gripper fell off"):
             env.reset(0)
     assert len(caught) == MAX_FAILURES - 1
 
@@ -219,9 +217,7 @@ def test_a_worker_that_hangs_is_replaced_after_the_timeout(make: Any, tmp_path: 
     assert step.truncated.all()
 
 
-@pytest.mark.parametrize(
-    ("event", "message"), [("nan", "row 0 at step 1 is nan"), ("shape", r"shape \(3,\)")]
-)
+@pytest.mark.parametrize(("event", "message"), [("nan", "row 0 at step 1 is nan"), ("shape", r"shape \(3,\)")])
 def test_values_that_break_the_contract_are_errors_not_restarts(make: Any, event: str, message: str) -> None:
     env = make(SCRIPTED, script={"1": event})
     env.reset(0)
@@ -307,9 +303,7 @@ def start_trainer(
     code = TRAINER.format(script={"script": script}, before=before, then=then)
     path = folder / "trainer.py"
     path.write_text(code)
-    trainer = subprocess.Popen(
-        [sys.executable, str(path)], env=environment(), stdout=subprocess.PIPE, text=True
-    )
+    trainer = subprocess.Popen([sys.executable, str(path)], env=environment(), stdout=subprocess.PIPE, text=True)
     assert trainer.stdout is not None
     return trainer, [int(pid) for pid in trainer.stdout.readline().split()]
 

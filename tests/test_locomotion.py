@@ -206,9 +206,7 @@ def test_a_diverged_simulation_is_truncated_and_restarted_alone(task: str) -> No
 
 
 def test_an_unknown_task_is_answered_with_the_nearest() -> None:
-    with pytest.raises(
-        ConfigError, match=r"'HalfCheetah'.* Did you mean 'half-cheetah'\? The tasks are .*ant"
-    ):
+    with pytest.raises(ConfigError, match=r"'HalfCheetah'.* Did you mean 'half-cheetah'\? The tasks are .*ant"):
         make_locomotion(LocomotionConfig(task="HalfCheetah"), 1, 1)
 
 

@@ -142,9 +142,7 @@ def test_a_full_disk_raises_a_sentence_and_leaves_whole_rows(tmp_path: Path) -> 
 def _python(script: str, *arguments: str) -> str:
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
     command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=True, timeout=60
-    ).stdout
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 # TensorBoard, W&B, tee ------------------------------------------------------------------------------

@@ -50,7 +50,10 @@ def test_advantages_equal_a_loop_over_single_episodes(seed: int) -> None:
     rows, horizon, gamma, lam = 4, 23, 0.97, 0.9
     s = random_segments(rows, horizon, seed)
     value = torch.randn(rows, horizon, dtype=torch.float64)
-    last, final = torch.randn(rows, dtype=torch.float64), torch.randn(len(s.truncated_at), dtype=torch.float64)
+    last, final = (
+        torch.randn(rows, dtype=torch.float64),
+        torch.randn(len(s.truncated_at), dtype=torch.float64),
+    )
     expected = np.zeros((rows, horizon))
     final_of = {int(p): float(v) for p, v in zip(s.truncated_at, final, strict=True)}
     for row in range(rows):
@@ -84,9 +87,7 @@ def test_truncated_episode_bootstraps_from_final_observation_and_terminated_does
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
 @pytest.mark.parametrize("value_clip", [0.0, 0.1])
-def test_written_out_gradient_equals_autograd(
-    kind: str, shared: bool, activation: str, value_clip: float
-) -> None:
+def test_written_out_gradient_equals_autograd(kind: str, shared: bool, activation: str, value_clip: float) -> None:
     torch.manual_seed(3)
     config = PolicyConfig(hidden=(16, 8), shared_trunk=shared, activation=activation, normalize_obs=False)  # type: ignore[arg-type]
     policy = Policy(OBS, ACTION_SPACES[kind], config).double()

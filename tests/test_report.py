@@ -143,9 +143,7 @@ def test_garbled_files_are_named(tmp_path: Path) -> None:
 def test_nan_and_missing_intervals_do_not_reach_the_drawing(tmp_path: Path) -> None:
     sink = JsonlSink(tmp_path / "metrics.jsonl")
     sink.write(1, {"eval/success_rate": 0.5, "eval/success_low": math.nan, "eval/success_high": 0.6})
-    sink.write(
-        2, {"eval/success_rate": math.nan, "rollout/ep_rew_mean": math.nan, "train/value_loss": math.nan}
-    )
+    sink.write(2, {"eval/success_rate": math.nan, "rollout/ep_rew_mean": math.nan, "train/value_loss": math.nan})
     sink.close()
     page = write_report(tmp_path).read_text()
     assert not re.search(r'd="[^"]*nan', page)
@@ -166,9 +164,7 @@ def embedded_recording(page: str) -> dict[str, Any]:
     found = re.search(r'__VISER_EMBED_DATA__="([^"]+)"', page)
     assert found is not None
     data = base64.b64decode(found[1])
-    inner = zstandard.ZstdDecompressor().decompress(
-        data[8:], max_output_size=int.from_bytes(data[:8], "little")
-    )
+    inner = zstandard.ZstdDecompressor().decompress(data[8:], max_output_size=int.from_bytes(data[:8], "little"))
     length = int.from_bytes(inner[:8], "little")
     return dict(msgspec.msgpack.decode(inner[8 : 8 + length]))
 
@@ -288,9 +284,7 @@ class Browser:
         self._events: list[dict[str, Any]] = []
         for domain in ("Network", "Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=360, height=240, deviceScaleFactor=1, mobile=False
-        )
+        self.call("Emulation.setDeviceMetricsOverride", width=360, height=240, deviceScaleFactor=1, mobile=False)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         self._calls += 1
@@ -334,9 +328,7 @@ class Browser:
         raise AssertionError("the page never looked as wanted")
 
     def requests(self) -> list[str]:
-        sent = [
-            e["params"]["request"]["url"] for e in self._events if e["method"] == "Network.requestWillBeSent"
-        ]
+        sent = [e["params"]["request"]["url"] for e in self._events if e["method"] == "Network.requestWillBeSent"]
         return [url for url in sent if not url.startswith(("data:", "blob:", "about:"))]
 
     def errors(self) -> list[str]:
@@ -363,9 +355,7 @@ def test_hovering_a_curve_reads_its_values_and_no_request_leaves_the_page(
     browser: Browser, tmp_path: Path
 ) -> None:
     path = write_report(write_run(tmp_path), replay_html="<script>parent.replayed = 1</script>")
-    browser.call(
-        "Emulation.setDeviceMetricsOverride", width=1100, height=900, deviceScaleFactor=1, mobile=False
-    )
+    browser.call("Emulation.setDeviceMetricsOverride", width=1100, height=900, deviceScaleFactor=1, mobile=False)
     browser.open(path)
     assert browser.js("window.replayed") == 1
     browser.js("document.querySelector('.chart').scrollIntoView({behavior: 'instant'})")

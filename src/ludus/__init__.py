@@ -1,9 +1,9 @@
 """Ludus: one reinforcement-learning training system, from two CPU cores to a GPU.
 
-    import ludus
-    run = ludus.train("kuka-pick-place")
-    policy = ludus.load(run)
-    action = policy.act(obs, deterministic=True)
+import ludus
+run = ludus.train("kuka-pick-place")
+policy = ludus.load(run)
+action = policy.act(obs, deterministic=True)
 """
 
 __version__ = "0.1.0"

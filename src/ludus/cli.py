@@ -6,16 +6,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 # Before torch and MuJoCo load: waiting threads sleep instead of taking a core from the simulation.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import tyro  # noqa: E402
+import tyro
 
-from ludus import __version__  # noqa: E402
-from ludus.config import TrainConfig, load_config  # noqa: E402
-from ludus.errors import ConfigError, LudusError, did_you_mean  # noqa: E402
+from ludus import __version__
+from ludus.config import TrainConfig, load_config
+from ludus.errors import ConfigError, LudusError, did_you_mean
 
 _EXIT_INTERRUPTED = 75  # "temporary failure": the run was saved and can be resumed
 _TEMPLATE = """usage: ludus COMMAND …
@@ -33,6 +33,9 @@ Train policies with one loop, from two CPU cores to a GPU.
   doctor                 what this machine and installation can do
 
 'ludus COMMAND --help' tells more. Version {version}."""
+
+if TYPE_CHECKING:
+    from ludus.presets import Preset
 
 Flag = tyro.conf.FlagCreatePairsOff
 
@@ -112,7 +115,7 @@ def _resume(arguments: list[str]) -> None:
 
     run, total_steps = tyro.cli(arguments_of, args=arguments, prog="ludus resume")
     overrides = {"loop.total_steps": total_steps, "loop.epochs": 0} if total_steps else {}
-    _exit_if_incomplete(resume(run, **overrides))
+    _exit_if_incomplete(resume(run, overrides=overrides))
 
 
 def _exit_if_incomplete(folder: Path) -> None:
@@ -240,7 +243,7 @@ def _list(arguments: list[str]) -> None:
     tyro.cli(command, args=arguments, prog="ludus list")
 
 
-def _print_presets(presets: list) -> None:  # type: ignore[type-arg]
+def _print_presets(presets: "list[Preset]") -> None:
     width = max(len(preset.name) for preset in presets)
     for preset in presets:
         print(f"  {preset.name:{width}}  {preset.summary}")

@@ -120,11 +120,10 @@ class Plan:
         return math.ceil(self.total_iterations / self.iterations_per_epoch)
 
     def lines(self) -> list[str]:
-        per_batch = self.steps_per_iteration * 1.0
         return [
             f"{self.total_steps:,} steps = {self.epochs} epochs › {self.cycles_per_epoch} cycles › "
-            f"{self.iterations_per_cycle} iterations › {self.batches_per_iteration} batches",
-            f"an iteration is a rollout of {per_batch:,.0f} steps",
+            f"{self.iterations_per_cycle} iterations of {self.steps_per_iteration:,} steps › "
+            f"{self.batches_per_iteration} batches"
         ]
 
 
@@ -144,14 +143,16 @@ def make_plan(config: TrainConfig) -> Plan:
             f"{config.env.num_envs + -config.env.num_envs % config.groups} does."
         )
     steps = config.env.num_envs * ppo.horizon
-    cycles = loop.cycles or max(1, round(config.eval.every / (steps * loop.iterations)))
+    batches = ppo.minibatches * ppo.update_epochs
     if loop.epochs:
-        total = loop.epochs * cycles * loop.iterations
-    elif loop.total_steps > 0:
-        total = math.ceil(loop.total_steps / steps)
-    else:
-        raise ConfigError("Say how long to train: --loop.total-steps or --loop.epochs.")
-    return Plan(steps, ppo.minibatches * ppo.update_epochs, loop.iterations, cycles, total)
+        cycles = loop.cycles or max(1, round(config.eval.every / (steps * loop.iterations)))
+        return Plan(steps, batches, loop.iterations, cycles, loop.epochs * cycles * loop.iterations)
+    if loop.total_steps < 1:
+        raise ConfigError("Say how long to train: --total-steps or --epochs.")
+    total = math.ceil(loop.total_steps / steps)
+    epochs = max(1, round(loop.total_steps / config.eval.every))  # of equal length, near the wanted one
+    cycles = loop.cycles or math.ceil(total / (epochs * loop.iterations))
+    return Plan(steps, batches, loop.iterations, cycles, total)
 
 
 # Files and overrides ----------------------------------------------------------------------------

@@ -28,12 +28,12 @@ def diagnose() -> bool:
     print(f"{available_cores()} cores, {shutil.disk_usage('.').free / 2**30:.0f} GiB free in this folder")
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none (training runs on the CPU)"
     print(f"GPU: {gpu}")
-    healthy = all([_needed(name) for name in _NEEDED])
+    found = [_needed(name) for name in _NEEDED]
     for extra, (modules, purpose) in _EXTRAS.items():
         missing = [name for name in modules if importlib.util.find_spec(name) is None]
         state = "ok" if not missing else f"missing: pip install 'ludus[{extra}]'"
         print(f"  {extra:12} {state:40} {purpose}")
-    return healthy and _steps()
+    return all(found) and _steps()
 
 
 def _needed(name: str) -> bool:

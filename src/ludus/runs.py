@@ -36,13 +36,16 @@ def train(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
     config: TrainConfig | None = None,
-    **overrides: Any,
+    overrides: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> Path:
     """Train a preset or `gym:ID` and return the run's folder.
 
-    `ludus.train("kuka-pick-place", seed=1, **{"loop.total_steps": 200_000})`
+    Settings go by their names in `ludus train PRESET --help`, nested ones as dicts or dotted:
+    `ludus.train("kuka-pick-place", seed=1, ppo={"gamma": 0.98}, overrides={"loop.total_steps": 200_000})`.
+    `config` replaces the preset's own.
     """
-    config = apply_overrides(config or find_preset(preset).config, overrides)
+    config = apply_overrides(config or find_preset(preset).config, {**settings, **(overrides or {})})
     plan = make_plan(config)
     folder = Path(run_dir) if run_dir else Path("runs") / preset.replace(":", "-") / _run_name(config.seed)
     _create_run(folder, preset, config)
@@ -54,11 +57,14 @@ def train(
 
 
 def resume(
-    run: str | Path, callbacks: Sequence[Callback] = (), console: Console | None = None, **overrides: Any
+    run: str | Path,
+    callbacks: Sequence[Callback] = (),
+    console: Console | None = None,
+    overrides: dict[str, Any] | None = None,
 ) -> Path:
     """Go on with a run from its newest intact checkpoint, exactly where it was."""
     folder = run_folder(run)
-    config = apply_overrides(run_config(folder), overrides)
+    config = apply_overrides(run_config(folder), overrides or {})
     with console or Console() as screen:
         clear_leftovers(folder / "checkpoints")
         checkpoint = newest_intact(folder / "checkpoints", screen.warning)

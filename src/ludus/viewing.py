@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import mujoco
 import numpy as np
 import torch
@@ -91,7 +92,10 @@ def _picture_replay(env: VecEnv, policy: Policy, title: str, limit: int = 300) -
         return None
     obs, pictures = env.reset(_SEED), []
     for _ in range(limit):
-        picture = env.frame(0)
+        try:
+            picture = env.frame(0)
+        except gym.error.Error as error:
+            raise LudusError(f"{env.name} cannot draw itself: {error}") from error
         if picture is None:
             return None
         pictures.append(picture)

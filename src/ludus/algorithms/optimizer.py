@@ -11,9 +11,9 @@ from ludus.envs.vec import State
 class FlatAdam:
     """Adam (Kingma & Ba 2015) with a global gradient-norm clip.
 
-    The parameters and their gradients become views of two flat tensors, so that a step costs a handful of calls instead of
-    several per layer. A step whose gradient is not finite is skipped on the device, without asking the
-    host: weights and moments stay as they were, and the step is counted in `skipped`.
+    The parameters and their gradients become views of two flat tensors, so that a step costs a handful of calls
+    instead of several per layer. A step whose gradient is not finite is skipped on the device, without asking
+    the host: weights and moments stay as they were, and the step is counted in `skipped`.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], max_grad_norm: float, eps: float = 1e-5) -> None:

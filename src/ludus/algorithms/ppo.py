@@ -192,12 +192,8 @@ class PPO:
             [segments.last_obs.shape[0], segments.truncated_obs.shape[0]]
         )
         value = value.view_as(reward)
-        following = next_values(
-            value, last_value, segments.terminated, segments.truncated_at, truncated_value
-        )
-        advantage = generalized_advantage(
-            reward, value, following, segments.done, config.gamma, config.gae_lambda
-        )
+        following = next_values(value, last_value, segments.terminated, segments.truncated_at, truncated_value)
+        advantage = generalized_advantage(reward, value, following, segments.done, config.gamma, config.gae_lambda)
         return advantage.flatten(), (advantage + value).flatten()
 
     def _scheduled(self, progress: float) -> tuple[float, float]:

@@ -44,9 +44,7 @@ class _Play:
     seconds: float
 
 
-def check_env(
-    env: VecEnv | EnvFactory, *, num_envs: int = 4, steps: int = 200, seed: int = 0
-) -> list[Finding]:
+def check_env(env: VecEnv | EnvFactory, *, num_envs: int = 4, steps: int = 200, seed: int = 0) -> list[Finding]:
     """Plays random actions and looks at what comes back.
 
     Give a factory, `num_envs -> VecEnv`, where there is one: then "the same again" is asked of a fresh
@@ -64,9 +62,7 @@ def check_env(
     try:
         findings.extend(_findings(fresh, steps, seed))
     except LudusError as error:
-        findings.append(
-            Finding("error", str(error), "Repair the environment; nothing after this was looked at.")
-        )
+        findings.append(Finding("error", str(error), "Repair the environment; nothing after this was looked at."))
     except Exception as error:  # noqa: BLE001 (a broken environment is what this is for)
         what = f"It raised {type(error).__name__}: {error}"
         findings.append(Finding("error", what, "Repair the environment; nothing after this was looked at."))
@@ -145,9 +141,7 @@ def _same(one: Step, other: Step) -> bool:
     done = one.done
     pairs = list(zip(one[:4], other[:4], strict=True))
     pairs.append((one.final_obs[done], other.final_obs[done]))
-    pairs += [
-        (one.metrics[n][done], other.metrics[n][done]) for n in one.metrics.keys() & other.metrics.keys()
-    ]
+    pairs += [(one.metrics[n][done], other.metrics[n][done]) for n in one.metrics.keys() & other.metrics.keys()]
     return all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
 
 
@@ -209,9 +203,7 @@ def _check_values(env: VecEnv, play: _Play) -> Iterator[Finding]:
     reward = torch.stack([step.reward for step in play.steps]).cpu()
     for name, values in (("An observation", obs), ("A reward", reward)):
         if not values.isfinite().all():
-            yield Finding(
-                "error", f"{name} is NaN or infinite.", "Find the division or the physics that does it."
-            )
+            yield Finding("error", f"{name} is NaN or infinite.", "Find the division or the physics that does it.")
     low, high = torch.as_tensor(env.obs_space.low), torch.as_tensor(env.obs_space.high)
     outside = (obs < low) | (obs > high)
     if outside.any():
@@ -333,9 +325,7 @@ def _check_scale(play: _Play) -> Iterator[Finding]:
     spread = obs.flatten(0, 1).flatten(1).double().std(0).cpu()  # [values]
     spread = spread[spread > 0]
     if spread.numel() == 0:
-        yield Finding(
-            "warning", "The observation never changes.", "Observe something that the actions change."
-        )
+        yield Finding("warning", "The observation never changes.", "Observe something that the actions change.")
     elif float(spread.max() / spread.min()) > WIDE_SCALES or float(obs.abs().max()) > WIDE_SCALES:
         smallest, largest = float(spread.min()), float(spread.max())
         what = f"The values of an observation spread from ±{smallest:.2g} to ±{largest:.2g}."

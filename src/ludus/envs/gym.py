@@ -69,17 +69,11 @@ def _import_registering(module: str, env_id: str) -> None:
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
-        missing = (
-            f"Its module {module!r}" if error.name == module else f"The package {error.name!r} that it needs"
-        )
-        raise ConfigError(
-            f"{missing} cannot be found for the environment {env_id!r}; is it installed?"
-        ) from error
+        missing = f"Its module {module!r}" if error.name == module else f"The package {error.name!r} that it needs"
+        raise ConfigError(f"{missing} cannot be found for the environment {env_id!r}; is it installed?") from error
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
-        raise ConfigError(
-            f"The module {module!r} of environment {env_id!r} fails to import: {problem}"
-        ) from error
+        raise ConfigError(f"The module {module!r} of environment {env_id!r} fails to import: {problem}") from error
 
 
 class GymVecEnv(VecEnv):

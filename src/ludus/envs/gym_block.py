@@ -226,9 +226,7 @@ class EnvBlock:
             self._lose(row, attempt)
 
     def state(self) -> State:
-        envs = [
-            lost_state(_LOST) if row in self._lost else snapshot(env) for row, env in enumerate(self.envs)
-        ]
+        envs = [lost_state(_LOST) if row in self._lost else snapshot(env) for row, env in enumerate(self.envs)]
         elapsed = [self.tick - started for started in self._started]
         return {"elapsed": elapsed, "success_seen": self.success_seen, "envs": envs}
 

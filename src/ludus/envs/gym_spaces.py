@@ -32,9 +32,7 @@ def _adapt_obs(space: gym.Space, name: str) -> tuple[spaces.Box, Callable[[Any],
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         return _float_box(space), None
     if not space.is_np_flattenable:
-        raise ConfigError(
-            f"{name} observes {space}, which is no fixed set of numbers: wrap it to give a Box."
-        )
+        raise ConfigError(f"{name} observes {space}, which is no fixed set of numbers: wrap it to give a Box.")
     flat = spaces.flatten_space(space)
     assert isinstance(flat, spaces.Box)
     return _float_box(flat), lambda obs: np.asarray(spaces.flatten(space, obs))

@@ -310,9 +310,7 @@ def _serve(pipe: connection.Connection, job: "_Job") -> None:
         pass
     except EnvError as error:
         raised = isinstance(error, EnvRaisedError)
-        pipe.send_bytes(
-            _RAISED + traceback.format_exc().encode() if raised else _BROKEN + str(error).encode()
-        )
+        pipe.send_bytes(_RAISED + traceback.format_exc().encode() if raised else _BROKEN + str(error).encode())
     except Exception:  # noqa: BLE001 (whatever it is, the trainer shows it)
         pipe.send_bytes(_RAISED + traceback.format_exc().encode())
 

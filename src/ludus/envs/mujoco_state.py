@@ -38,9 +38,7 @@ def write_data(data: mujoco.MjData, arrays: dict[str, np.ndarray]) -> None:
 def read_model(model: mujoco.MjModel) -> dict[str, np.ndarray]:
     """What a task may have randomised: masses, friction, gains, terrain, options."""
     options = {name: getattr(model.opt, name) for name in dir(model.opt) if not name.startswith("_")}
-    numbers = {
-        f"opt.{n}": np.asarray(v) for n, v in options.items() if isinstance(v, (int, float, np.ndarray))
-    }
+    numbers = {f"opt.{n}": np.asarray(v) for n, v in options.items() if isinstance(v, (int, float, np.ndarray))}
     return {**numbers, **_arrays(model, _MODEL_ASSETS, "fiub")}
 
 

@@ -1,7 +1,7 @@
 """Our environments for plain Gymnasium users.
 
-    gymnasium.make("ludus/KukaPickPlace-v0")                  one environment
-    gymnasium.make_vec("ludus/KukaPickPlace-v0", num_envs=64) the batched one
+gymnasium.make("ludus/KukaPickPlace-v0")                  one environment
+gymnasium.make_vec("ludus/KukaPickPlace-v0", num_envs=64) the batched one
 """
 
 from typing import Any
@@ -119,9 +119,7 @@ class BatchedEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
         super().reset(seed=first)
         return self._task.reset(int(self.np_random.integers(2**62))).numpy(), {}
 
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         step = self._task.step(torch.as_tensor(np.asarray(actions, dtype=np.float32)))
         done = step.done.numpy()
         info: dict[str, Any] = {}

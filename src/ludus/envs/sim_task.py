@@ -31,7 +31,9 @@ class Score(NamedTuple):
 class SimTask(VecEnv):
     """One row a simulation. Subclasses hold extra per-row tensors in `self.memory`, saved with the state."""
 
-    def __init__(self, name: str, sim: Simulator, max_steps: int, obs_size: int, action_space: gym.spaces.Box) -> None:
+    def __init__(
+        self, name: str, sim: Simulator, max_steps: int, obs_size: int, action_space: gym.spaces.Box
+    ) -> None:
         self.name = name
         self.sim = sim
         self.num_rows = sim.num_sims
@@ -61,7 +63,7 @@ class SimTask(VecEnv):
     def begin_episode(self, rows: Tensor) -> None:
         """Write the start state of a new episode into the simulator, just reset to the model's defaults."""
 
-    def episode_begun(self, rows: Tensor) -> None:  # noqa: B027 (most tasks need nothing)
+    def episode_begun(self, rows: Tensor) -> None:
         """The new episodes' derived fields are current now: fill what `memory` keeps of them."""
 
     # The contract -------------------------------------------------------------------------------

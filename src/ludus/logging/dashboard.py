@@ -177,9 +177,7 @@ class Dashboard:
     def _rollout(self, width: int) -> list[Text]:
         state, lines = self._state, []
         others = [
-            n
-            for n in state.metrics
-            if n.startswith("rollout/") and n not in _ROLLOUT and n != "rollout/episodes"
+            n for n in state.metrics if n.startswith("rollout/") and n not in _ROLLOUT and n != "rollout/episodes"
         ]
         for name in [*_ROLLOUT, *others[:_TASK_ROWS]]:
             if name not in state.metrics:

@@ -111,9 +111,7 @@ def _best_tile(rows: Rows) -> str:
 
 
 def _tile(words: str, value: str, good: bool = False) -> str:
-    return (
-        f'<div class="tile{" good" if good else ""}"><b>{_safe(value)}</b><span>{_safe(words)}</span></div>'
-    )
+    return f'<div class="tile{" good" if good else ""}"><b>{_safe(value)}</b><span>{_safe(words)}</span></div>'
 
 
 def _replay(page: str | None) -> str:
@@ -187,9 +185,7 @@ def _series(name: str, metric: str, rows: Rows) -> Series | None:
     highs: list[float] = []
     prefix = metric.rpartition("/")[0] + "/"
     edges = (prefix + "success_low", prefix + "success_high")
-    if metric.endswith("/success_rate") and all(
-        math.isfinite(r.get(e, math.nan)) for r in found for e in edges
-    ):
+    if metric.endswith("/success_rate") and all(math.isfinite(r.get(e, math.nan)) for r in found for e in edges):
         lows, highs = ([row[edge] for row in found] for edge in edges)
     return Series(name, steps, values, lows, highs, dots=metric.startswith("eval"))
 
@@ -241,9 +237,7 @@ _COLUMNS: list[tuple[str, str, Any]] = [
 
 def _plus_minus(row: dict[str, float], prefix: str) -> str:
     spread = row.get(prefix + "std_reward")
-    return text.number(row[prefix + "mean_reward"]) + (
-        f" ± {text.number(spread)}" if spread is not None else ""
-    )
+    return text.number(row[prefix + "mean_reward"]) + (f" ± {text.number(spread)}" if spread is not None else "")
 
 
 def _quality(row: dict[str, float]) -> tuple[float, float]:

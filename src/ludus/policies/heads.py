@@ -1,4 +1,4 @@
-"""Action distributions. Each head turns features into parameters, and parameters into actions and log-probabilities.
+"""Action distributions: each head turns features into parameters, and those into actions and log-probabilities.
 
 `seed_gradient` is the derivative of the loss Σ wᵢ log π(aᵢ) − c · mean entropy with respect to the
 parameters, in closed form: a policy-gradient update needs nothing else, and writing it out costs a
@@ -51,7 +51,7 @@ class Head(nn.Module):
 
     @abstractmethod
     def seed_gradient(self, saved: tuple[Tensor, ...], weight: Tensor, entropy_coef: float) -> Tensor:
-        """d/d params of Σ weight · log_prob − entropy_coef · mean(entropy); the head's own `.grad`s are written."""
+        """d/d params of Σ weight · log_prob − entropy_coef · mean(entropy); own `.grad`s are written."""
 
     @abstractmethod
     def to_env(self, action: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ into preallocated buffers makes a third of the calls that a taped backward pass 
 against autograd.
 """
 
+import itertools
 from typing import Literal
 
 import torch
@@ -22,26 +23,27 @@ class MLP(nn.Module):
         super().__init__()
         self.activation = activation
         sizes = [size, *hidden]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
+        self._layers = [nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
+        self.layers = nn.ModuleList(self._layers)
         self.features = sizes[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
+        for layer in self._layers:
             x = _FORWARD[self.activation](layer(x))
         return x
 
     def outputs(self, x: Tensor) -> list[Tensor]:
         """The input and every layer's output: what `backward` needs."""
         outputs = [x]
-        for layer in self.layers:
+        for layer in self._layers:
             outputs.append(_FORWARD[self.activation](F.linear(outputs[-1], layer.weight, layer.bias)))
         return outputs
 
     def backward(self, outputs: list[Tensor], gradient: Tensor) -> None:
         """Write the parameters' gradients, given that of the last output."""
-        for i in range(len(self.layers) - 1, -1, -1):
+        for i in range(len(self._layers) - 1, -1, -1):
             gradient = self._through_activation(gradient, outputs[i + 1])
-            layer = self.layers[i]
+            layer = self._layers[i]
             write_linear_gradient(layer, outputs[i], gradient)
             if i:
                 gradient = gradient @ layer.weight

@@ -20,7 +20,7 @@ _DEFAULT = TrainConfig(
 def _cart_pole(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(
         config,
-        ppo=dataclasses.replace(config.ppo, horizon=32, minibatches=4, learning_rate=1e-3, gamma=0.98, gae_lambda=0.8),
+        ppo=dataclasses.replace(config.ppo, horizon=32, minibatches=4, learning_rate=1e-3),
         loop=LoopConfig(total_steps=100_000),
         eval=EvalConfig(every=20_000, episodes=20),
     )

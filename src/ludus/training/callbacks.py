@@ -1,10 +1,10 @@
 """The moments of a run at which a user's own code may act.
 
-    class StopWhenSolved(Callback):
-        def on_evaluation(self, run, metrics):
-            return metrics["eval/mean_reward"] < 475    # False ends the training
+class StopWhenSolved(Callback):
+    def on_evaluation(self, run, metrics):
+        return metrics["eval/mean_reward"] < 475    # False ends the training
 
-    ludus.train("gym:CartPole-v1", callbacks=[StopWhenSolved()])
+ludus.train("gym:CartPole-v1", callbacks=[StopWhenSolved()])
 """
 
 from typing import TYPE_CHECKING

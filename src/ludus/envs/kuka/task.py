@@ -69,13 +69,15 @@ class KukaPickPlace(SimTask):
         self._qpos, self._ctrl = sim.field("qpos"), sim.field("ctrl")
         self._mocap_pos, self._sensors = sim.field("mocap_pos"), sim.field("sensordata")
         self._cube_matrix = sim.field("xmat")[:, model.body("cube").id]  # [rows, 9]
-        box = {"dtype": torch.float64, "device": self.device}
-        self._workspace = torch.tensor(WORKSPACE_LOW, **box), torch.tensor(WORKSPACE_HIGH, **box)
-        self._table_center, self._table_half = torch.tensor(TABLE_CENTER, **box), torch.tensor(TABLE_HALF, **box)
+        self._workspace = self._vector(WORKSPACE_LOW), self._vector(WORKSPACE_HIGH)
+        self._table_center, self._table_half = self._vector(TABLE_CENTER), self._vector(TABLE_HALF)
         self.memory = {
-            "target": torch.zeros((num_envs, 3), **box),  # where the hand is told to be
-            "best_potential": torch.zeros(num_envs, **box),  # highest of the episode so far
+            "target": self._vector(HOME).repeat(num_envs, 1),  # [rows, 3] where the hand is told to be
+            "best_potential": torch.zeros(num_envs, dtype=torch.float64, device=self.device),  # of the episode
         }
+
+    def _vector(self, values: tuple[float, ...]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64, device=self.device)
 
     def set_progress(self, fraction: float) -> None:
         if not self._evaluation:
@@ -153,7 +155,7 @@ class KukaPickPlace(SimTask):
         kind = self.uniform(0, 1, n)
         in_hand = kind < 0.5 * self._assist
         at_cube = (kind < self._assist) & ~in_hand
-        hand = torch.tensor(HOME, dtype=torch.float64, device=self.device).repeat(n, 1)
+        hand = self._vector(HOME).repeat(n, 1)
         hand = torch.where(at_cube[:, None], self._around(cube), hand)
         hand = torch.where(in_hand[:, None], self._above_table(n), hand)
         cube = torch.where(in_hand[:, None], hand, cube)
@@ -179,8 +181,8 @@ class KukaPickPlace(SimTask):
         cube = torch.full((n, 3), TABLE_TOP + CUBE_HALF, dtype=torch.float64, device=self.device)
         pad = torch.full((n, 3), (TABLE_TOP + PAD_TOP) / 2, dtype=torch.float64, device=self.device)
         if self._config.fixed:
-            cube[:, :2] = torch.tensor(FIXED_CUBE, dtype=torch.float64)
-            pad[:, :2] = torch.tensor(FIXED_PAD, dtype=torch.float64)
+            cube[:, :2] = self._vector(FIXED_CUBE)
+            pad[:, :2] = self._vector(FIXED_PAD)
             return cube, pad
         cube[:, :2] = self._anywhere(n, 1)[:, 0]
         candidates = self._anywhere(n, 16)
@@ -195,7 +197,7 @@ class KukaPickPlace(SimTask):
         return torch.stack([x, y], dim=2)
 
     def _around(self, cube: Tensor) -> Tensor:
-        return cube + self.uniform(-0.008, 0.008, *cube.shape) + torch.tensor([0.0, 0.0, 0.008])
+        return cube + self.uniform(-0.008, 0.008, *cube.shape) + self._vector((0.0, 0.0, 0.008))
 
     def _above_table(self, n: int) -> Tensor:
         xy = self._anywhere(n, 1)[:, 0]
