@@ -46,12 +46,11 @@ def train(
     `config` replaces the preset's own.
     """
     config = apply_overrides(config or find_preset(preset).config, {**settings, **(overrides or {})})
-    plan = make_plan(config)
     folder = Path(run_dir) if run_dir else Path("runs") / preset.replace(":", "-") / _run_name(config.seed)
-    _create_run(folder, preset, config)
     with console or Console() as screen:
-        screen.plan(f"{preset} → {folder}", [*plan.lines(), *_setting_lines(config)])
         trainer = Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks)
+        _create_run(folder, preset, config)  # after the trainer: settings that do not work leave nothing behind
+        screen.plan(f"{preset} → {folder}", [*trainer.plan.lines(), *_setting_lines(config)])
         _finish(trainer, trainer.run())
     return folder
 
@@ -71,16 +70,15 @@ def resume(
         trainer = Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks)
         trainer.restore(checkpoint)
         screen.plan(f"resuming {folder} at step {trainer.step:,}", trainer.plan.lines())
-        if trainer.step >= trainer.plan.total_steps:
+        if trainer.complete:
             trainer.close()
             raise ConfigError(
                 f"{folder} is already trained to its {trainer.plan.total_steps:,} steps; "
                 f"give it more with 'ludus resume {folder} --total-steps {2 * trainer.plan.total_steps}'."
             )
-        # Rows written after the checkpoint will be written again.
-        truncate_to(folder / "metrics.jsonl", trainer.counters.metric_rows)
         if overrides:
             _write_config(folder, config)
+        (folder / "final").unlink(missing_ok=True)  # what it points to is no longer the end
         _finish(trainer, trainer.run())
     return folder
 
@@ -148,12 +146,14 @@ def _versions() -> dict[str, str]:
 
 
 def _sinks(folder: Path, config: TrainConfig, screen: Console) -> Any:
-    def make(purge_step: int | None) -> Tee:
+    def make(step: int, rows: int) -> Tee:
+        """Sinks that go on after the first `rows` rows, at `step`: later ones will be written again."""
         sinks: list[MetricSink] = [JsonlSink(folder / "metrics.jsonl")]
+        truncate_to(folder / "metrics.jsonl", rows)
         if config.log.tensorboard:
             from ludus.logging.tensorboard import TensorBoardSink
 
-            sinks.append(TensorBoardSink(folder / "tb", None if purge_step is None else purge_step + 1))
+            sinks.append(TensorBoardSink(folder / "tb", purge_step=step + 1))
         if config.log.wandb:
             sinks.append(_wandb_sink(folder, config))
         return Tee(sinks, screen.warning)

@@ -47,8 +47,8 @@ class Simulator(Protocol):
         """Start one control step; it may run in the background until `end_step`."""
         ...
 
-    def end_step(self) -> Tensor:
-        """Wait for the step; [sims] bool, true where a simulation diverged and must be reset."""
+    def end_step(self) -> Tensor | None:
+        """Wait for the step; [sims] bool, true where a simulation diverged and must be reset; None if all are well."""
         ...
 
     def reset(self, rows: Tensor) -> None:
@@ -95,16 +95,20 @@ class CpuSimulator:
     def _simulate(self) -> None:
         self._batch.step(None, self.substeps, self._stage)
 
-    def end_step(self) -> Tensor:
+    def end_step(self) -> Tensor | None:
         assert self._pending is not None, "end_step without begin_step"
-        diverged = np.zeros(self.num_sims, dtype=bool)
+        raised: np.ndarray | None = None
         try:
             self._pending.result()
         except mujoco_batch.SimulationError as error:  # those simulations kept their old state
-            diverged[error.ids] = True
+            raised = error.ids
         self._pending = None
         warnings = self._warnings()
-        diverged |= (warnings != self._warnings_seen).any(axis=1)
+        if raised is None and np.array_equal(warnings, self._warnings_seen):
+            return None
+        diverged = (warnings != self._warnings_seen).any(axis=1)
+        if raised is not None:
+            diverged[raised] = True
         self._warnings_seen = warnings
         return torch.from_numpy(diverged)
 

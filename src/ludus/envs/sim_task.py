@@ -45,6 +45,7 @@ class SimTask(VecEnv):
         self.elapsed = torch.zeros(self.num_rows, dtype=torch.int64, device=self.device)
         self.memory: dict[str, Tensor] = {}
         self._obs = torch.zeros((self.num_rows, obs_size), device=self.device)
+        self._none_diverged = torch.zeros(self.num_rows, device=self.device)
 
     # What a task says ---------------------------------------------------------------------------
     @abstractmethod
@@ -97,21 +98,22 @@ class SimTask(VecEnv):
     def end_step(self) -> Step:
         diverged = self.sim.end_step()
         self.elapsed += 1
-        score = self.score()
+        reward, terminated, metrics = self.score()
         final_obs = self.observe(ALL_ROWS)
-        # Written as where, not as branches: nothing is read back from the device for healthy rows.
-        final_obs = torch.where(diverged[:, None], self._obs, final_obs)
-        reward = torch.where(diverged, 0.0, score.reward).float()
-        terminated = score.terminated & ~diverged
-        truncated = ((self.elapsed >= self.max_steps) & ~terminated) | diverged
-        metrics = {name: torch.where(diverged, 0.0, value) for name, value in score.metrics.items()}
-        metrics["diverged"] = diverged.float()
-        obs = self._obs = final_obs.clone()
+        truncated = (self.elapsed >= self.max_steps) & ~terminated
+        metrics["diverged"] = self._none_diverged
+        if diverged is not None:  # nothing such a row says of this step can be trusted
+            final_obs = torch.where(diverged[:, None], self._obs, final_obs)
+            reward = reward.masked_fill(diverged, 0.0)
+            terminated, truncated = terminated & ~diverged, truncated | diverged
+            metrics = {name: value.masked_fill(diverged, 0.0) for name, value in metrics.items()}
+            metrics["diverged"] = diverged.float()
+        self._obs = final_obs.clone()
         rows = (terminated | truncated).nonzero().squeeze(1)
         if rows.numel():
             self._restart(rows)
-            obs[rows] = self.observe(rows)
-        return Step(obs.clone(), reward, terminated, truncated, final_obs, metrics)
+            self._obs[rows] = self.observe(rows)
+        return Step(self._obs.clone(), reward.float(), terminated, truncated, final_obs, metrics)
 
     def state(self) -> State:
         return {

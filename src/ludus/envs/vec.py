@@ -86,41 +86,44 @@ class EpisodeStats:
     """
 
     def __init__(self, num_rows: int, device: torch.device) -> None:
-        self._return = torch.zeros(num_rows, dtype=torch.float64, device=device)
-        self._length = torch.zeros(num_rows, dtype=torch.float64, device=device)
-        self._sums: dict[str, Tensor] = {}  # each [2]: sum over ended episodes, their number
+        self._running = torch.zeros((2, num_rows), device=device)  # return and length of the present episode
+        self._names: list[str] = []  # of the sums' columns
+        self._sums = torch.zeros((2, 0), dtype=torch.float64, device=device)  # sums over episodes; their number
 
     def update(self, step: Step) -> None:
-        self._return += step.reward
-        self._length += 1
+        if ["ep_rew_mean", "ep_len_mean", *step.metrics] != self._names:
+            self._extend(step)
+        self._running[0] += step.reward
+        self._running[1] += 1
+        # One matrix for all metrics: a handful of calls however many there are.
+        values = torch.stack([*self._running, *step.metrics.values()])  # [metrics, rows]
         done = step.done
-        weight = done.to(torch.float64)
-        episodes = weight.sum()
-        self._add("ep_rew_mean", self._return @ weight, episodes)
-        self._add("ep_len_mean", self._length @ weight, episodes)
-        for name, value in step.metrics.items():
-            known = weight * ~torch.isnan(value)
-            self._add(name, value.to(torch.float64).nan_to_num() @ known, known.sum())
-        self._return.masked_fill_(done, 0.0)
-        self._length.masked_fill_(done, 0.0)
+        counted = done & ~torch.isnan(values)
+        self._sums[0] += torch.where(counted, values, 0.0).sum(1, dtype=torch.float64)
+        self._sums[1] += counted.sum(1)
+        self._running.masked_fill_(done, 0.0)
 
-    def _add(self, name: str, total: Tensor, count: Tensor) -> None:
-        pair = torch.stack([total, count])
-        self._sums[name] = self._sums[name] + pair if name in self._sums else pair
+    def _extend(self, step: Step) -> None:
+        """A metric is seen for the first time: give it a column."""
+        names = ["ep_rew_mean", "ep_len_mean", *step.metrics]
+        sums = self._sums.new_zeros((2, len(names)))
+        for column, name in enumerate(self._names):
+            sums[:, names.index(name)] = self._sums[:, column]
+        self._names, self._sums = names, sums
 
     def read(self) -> dict[str, tuple[float, float]]:
         """(sum, number of episodes) of every metric since the last read."""
-        sums = {name: (float(total), float(count)) for name, (total, count) in self._sums.items()}
-        self._sums.clear()
-        return sums
+        totals, counts = self._sums.tolist()
+        self._sums.zero_()
+        return {name: (totals[i], counts[i]) for i, name in enumerate(self._names)}
 
     def state(self) -> State:
-        return {"return": self._return.clone(), "length": self._length.clone(), "sums": dict(self._sums)}
+        return {"running": self._running.clone(), "sums": self._sums.clone(), "names": list(self._names)}
 
     def load_state(self, state: State) -> None:
-        self._return.copy_(state["return"])
-        self._length.copy_(state["length"])
-        self._sums = dict(state["sums"])
+        self._running.copy_(state["running"])
+        self._sums = state["sums"].to(self._sums.device)
+        self._names = list(state["names"])
 
 
 def combine_stats(parts: list[dict[str, tuple[float, float]]]) -> dict[str, float]:

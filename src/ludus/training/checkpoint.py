@@ -11,6 +11,7 @@ Tensors are safetensors, everything else is JSON: nothing in a checkpoint can ru
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,8 @@ _TENSOR_KEY = "__tensor__"
 def split_tree(tree: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
     """The tree as plain JSON, its tensors moved to `tensors` under their paths."""
     if isinstance(tree, Tensor):
+        while path in tensors:  # {"a": {"b": …}, "a/b": …}
+            path += "'"
         tensors[path] = tree.detach().contiguous().cpu()
         return {_TENSOR_KEY: path}
     if isinstance(tree, dict):
@@ -52,9 +55,13 @@ def join_tree(plain: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 # Writing ----------------------------------------------------------------------------------------
+def checkpoint_path(folder: Path, step: int) -> Path:
+    return folder / f"step_{step:09d}"
+
+
 def save_checkpoint(folder: Path, step: int, policy: Policy, training: State) -> Path:
     """Write `folder`/step_N; it exists whole or not at all. A full disk is a sentence and leaves the old ones."""
-    final = folder / f"step_{step:09d}"
+    final = checkpoint_path(folder, step)
     temporary = final.with_suffix(".tmp")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,10 +74,7 @@ def save_checkpoint(folder: Path, step: int, policy: Policy, training: State) ->
         manifest = {f.name: {"bytes": f.stat().st_size, "sha256": _sha256(f)} for f in files}
         _write_text(temporary / "manifest.json", json.dumps({"format": FORMAT, "files": manifest}, indent=1))
         _sync_folder(temporary)
-        if final.exists():  # the same step again, after a resume: replace it
-            shutil.rmtree(final)
-        temporary.rename(final)
-        _sync_folder(folder)
+        _put_in_place(temporary)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(
@@ -78,6 +82,15 @@ def save_checkpoint(folder: Path, step: int, policy: Policy, training: State) ->
             "Earlier checkpoints are untouched; make room or permissions there, then 'ludus resume' the run."
         ) from error
     return final
+
+
+def _put_in_place(temporary: Path) -> None:
+    """step_N.tmp, which is whole, becomes step_N. If a crash comes in between, `clear_leftovers` does it."""
+    final = temporary.with_suffix("")
+    if final.exists():  # the same step again, after a resume
+        shutil.rmtree(final)
+    temporary.rename(final)
+    _sync_folder(temporary.parent)
 
 
 def _write_part(path: Path, tree: Any, tensors: dict[str, Tensor]) -> None:
@@ -130,18 +143,34 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Remove what a crash left half-written."""
+    """Finish what a crash left whole but not yet in its place; remove what it left half-written."""
     for leftover in folder.glob("*.tmp"):
-        if leftover.is_dir() and not leftover.is_symlink():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
+        if leftover.is_symlink() or not leftover.is_dir():
             leftover.unlink(missing_ok=True)
+        elif problem_of(leftover) is None:
+            _put_in_place(leftover)
+        else:
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def set_aside_newer(checkpoint: Path) -> None:
+    """Rename the checkpoints after this one, which are damaged: they must not count as the newest again."""
+    for newer in checkpoints_in(checkpoint.parent):
+        if _step_of(newer) > _step_of(checkpoint):
+            aside = newer.with_name(f"damaged_{newer.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            newer.rename(aside)
 
 
 # Reading ----------------------------------------------------------------------------------------
 def checkpoints_in(folder: Path) -> list[Path]:
     """Complete checkpoints, oldest first."""
-    return sorted(p for p in folder.glob("step_*") if p.is_dir() and p.suffix != ".tmp")
+    found = (p for p in folder.glob("step_*") if re.fullmatch(r"step_\d+", p.name) and p.is_dir())
+    return sorted(found, key=_step_of)
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step_"))
 
 
 def problem_of(checkpoint: Path) -> str | None:

@@ -25,6 +25,8 @@ from ludus.logging.sinks import Tee
 from ludus.policies.policy import make_policy
 from ludus.training.callbacks import Callback
 from ludus.training.checkpoint import (
+    checkpoint_path,
+    checkpoints_in,
     dump_tensors,
     load_policy_weights,
     load_training,
@@ -32,6 +34,7 @@ from ludus.training.checkpoint import (
     newest_intact,
     prune,
     save_checkpoint,
+    set_aside_newer,
 )
 from ludus.training.collector import Collector
 from ludus.training.evaluator import evaluate
@@ -49,6 +52,8 @@ class Counters:
     seconds: float = 0.0
     best_success: float = -1.0  # of the best evaluation so far; the success rate first, then the return
     best_reward: float = float("-inf")
+    best_step: int = -1
+    evaluation_owed: bool = False  # an interrupt cut the epoch's evaluation short
     rollbacks: int = 0
 
 
@@ -60,7 +65,7 @@ class Trainer:
         config: TrainConfig,
         run_dir: Path,
         console: Console,
-        make_sinks: Callable[[int | None], Tee],
+        make_sinks: Callable[[int, int], Tee],
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.config, self.run_dir, self.console = config, run_dir, console
@@ -91,9 +96,9 @@ class Trainer:
 
     # The loop -----------------------------------------------------------------------------------
     def run(self) -> bool:
-        """Train to the end of the plan. True when it came to its end, False when it was interrupted."""
+        """Train to the end of the plan. True when it came to its end, False when it was stopped before."""
         plan = self.plan
-        self.sinks = self._make_sinks(self.step if self.counters.iteration else None)
+        self.sinks = self._make_sinks(self.step, self.counters.metric_rows)
         self.console.start(plan.total_steps, self.step)
         self._row_at = (time.perf_counter(), self.step)
         self._since = time.perf_counter() - self.counters.seconds
@@ -101,6 +106,8 @@ class Trainer:
             self._interrupted = lambda: interrupt.requested
             try:
                 going = self._notify("on_start")
+                if going and self.counters.evaluation_owed:
+                    going = self._end_epoch()
                 while going and self.counters.iteration < plan.total_iterations and not interrupt.requested:
                     going = self._iteration()
                 if interrupt.requested or not going:
@@ -111,7 +118,12 @@ class Trainer:
             finally:
                 self._notify("on_end")
                 self.close()
-        return self.counters.iteration >= plan.total_iterations
+        return self.complete
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.counters.iteration >= self.plan.total_iterations and not self.counters.evaluation_owed
 
     def _iteration(self) -> bool:
         """One rollout, its batches, and whatever ends with it. False ends the training."""
@@ -146,6 +158,7 @@ class Trainer:
     def _end_epoch(self) -> bool:
         self.console.progress(self.step, "evaluating")
         metrics = self._evaluate()
+        self.counters.evaluation_owed = not metrics
         if metrics:
             self._write(metrics)
             self.console.evaluation(self.step, metrics)
@@ -214,6 +227,7 @@ class Trainer:
         better = (success, reward) > (self.counters.best_success, self.counters.best_reward)
         if better:
             self.counters.best_success, self.counters.best_reward = success, reward
+            self.counters.best_step = self.step
         return better
 
     def _write(self, metrics: dict[str, float]) -> None:
@@ -238,14 +252,14 @@ class Trainer:
         return checkpoint
 
     def _save_if_new(self) -> None:
-        if not (self.checkpoints / f"step_{self.step:09d}").exists():
+        if not checkpoint_path(self.checkpoints, self.step).exists():
             self._save()
 
     def _save_emergency(self, error: BaseException) -> None:
         """Something broke: keep what was learned. The environments are in an unknown state and start anew."""
         if isinstance(error, CheckpointError) or self.step == 0:
             return
-        if (self.checkpoints / f"step_{self.step:09d}").exists() or not self._weights_finite():
+        if checkpoint_path(self.checkpoints, self.step).exists() or not self._weights_finite():
             return
         try:
             self.console.message(f"Saved an emergency checkpoint: {self._save(collector=False)}")
@@ -260,7 +274,7 @@ class Trainer:
         }
 
     def restore(self, checkpoint: Path) -> None:
-        """Continue exactly from a checkpoint."""
+        """Continue exactly from a checkpoint, the newest that is intact."""
         _, state = load_training(checkpoint)
         try:
             self.policy.load_state_dict(load_policy_weights(checkpoint))
@@ -275,6 +289,10 @@ class Trainer:
             raise CheckpointError(
                 f"{checkpoint} does not fit its run's configuration: {type(error).__name__}: {error}"
             ) from error
+        set_aside_newer(checkpoint)
+        best = checkpoint_path(self.checkpoints, self.counters.best_step)
+        if best.exists():  # a kill may have come between the checkpoint and its mark
+            mark_best(best)
 
     # Trouble ------------------------------------------------------------------------------------
     def _healthy(self, metrics: dict[str, Tensor], segments: Segments) -> bool:
@@ -296,7 +314,7 @@ class Trainer:
     def _roll_back(self) -> None:
         """Return to the newest checkpoint with half the learning rate."""
         rollbacks, factor = self.counters.rollbacks + 1, self.ppo.rate_factor / 2
-        if rollbacks > MAX_ROLLBACKS or not any(self.checkpoints.glob("step_*")):
+        if rollbacks > MAX_ROLLBACKS or not checkpoints_in(self.checkpoints):
             raise TrainingError(
                 "Training diverged: losses are not finite numbers any more, and going back to a checkpoint did "
                 "not help. Try a smaller --ppo.learning-rate; the last rollout is in the run's nan_dump folder."
@@ -304,6 +322,8 @@ class Trainer:
         checkpoint = newest_intact(self.checkpoints, self.console.warning)
         self.console.warning(f"Going back to {checkpoint.name} with half the learning rate.")
         self.restore(checkpoint)
+        self.sinks.close()
+        self.sinks = self._make_sinks(self.step, self.counters.metric_rows)
         self.counters.rollbacks, self.ppo.rate_factor = rollbacks, factor
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ SUBSTEPS = 10  # of 5 ms: 20 Hz control
 START_NOISE = 0.02  # rad, on every joint
 STRIDE = 0.03  # m the target moves per step at action 1
 LEASH = 0.08  # m the target may run ahead of the hand
+REST_SPEED = 0.05  # m/s, below which the cube is at rest
 OBS_SIZE = 28
 
 
@@ -71,8 +72,11 @@ class KukaPickPlace(SimTask):
         self._cube_matrix = sim.field("xmat")[:, model.body("cube").id]  # [rows, 9]
         self._workspace = self._vector(WORKSPACE_LOW), self._vector(WORKSPACE_HIGH)
         self._table_center, self._table_half = self._vector(TABLE_CENTER), self._vector(TABLE_HALF)
+        self._on_pad = self._vector((0.04, 0.04, 0.008))  # how far the cube's centre may be from the goal
+        self._nearness = self._vector((8.0, 4.0))[:, None]  # 1/m: how sharply nearness to cube and goal counts
         self.memory = {
             "target": self._vector(HOME).repeat(num_envs, 1),  # [rows, 3] where the hand is told to be
+            "goal": self._vector((0.0, 0.0, CUBE_ON_PAD)).repeat(num_envs, 1),  # [rows, 3] for the cube's centre
             "best_potential": torch.zeros(num_envs, dtype=torch.float64, device=self.device),  # of the episode
         }
 
@@ -97,56 +101,46 @@ class KukaPickPlace(SimTask):
         sensors, qpos = self._sensors[rows], self._qpos[rows]
         hand, cube = sensors[:, :3], qpos[:, 9:12]
         parts = [
-            hand,
-            sensors[:, 3:6],  # hand velocity
+            sensors[:, :6],  # hand position and velocity
             qpos[:, 7:8] / FINGER_OPEN,
-            self._ctrl[rows][:, 7:8] / GRIP_FORCE,
+            self._ctrl[rows, 7:8] / GRIP_FORCE,
             cube,
             self._cube_matrix[rows][:, :6],
             sensors[:, 6:9],  # cube velocity
             cube - hand,
-            self._goal(rows) - cube,
-            sensors[:, 9:11].clamp(max=1),  # each fingertip touches the cube
+            self.memory["goal"][rows] - cube,
+            (sensors[:, 9:11] > 0).double(),  # each fingertip touches the cube
         ]
         return torch.cat(parts, dim=1).float()
 
-    def _goal(self, rows: Rows) -> Tensor:
-        """[n, 3] where the cube's centre should come to rest."""
-        goal = self._mocap_pos[rows][:, 0].clone()
-        goal[:, 2] = CUBE_ON_PAD
-        return goal
-
     # Worth --------------------------------------------------------------------------------------
     def score(self) -> Score:
-        potential, on_pad, grasped = self._potential(slice(None))
+        potential, on_pad, touching = self._potential(slice(None))
         best = self.memory["best_potential"]
         # Paying only for new bests: dropping the cube is not punished, so that picking it up is never
         # a risk. A symmetric difference teaches the policy not to touch it.
         progress = (potential - best).clamp(min=0)
         torch.maximum(best, potential, out=best)
-        cube_speed = self._sensors[:, 6:9].norm(dim=1)
-        released = (self._sensors[:, 9:11] == 0).all(dim=1)
-        success = on_pad & released & (cube_speed < 0.05)
-        off_center = (self._qpos[:, 9:11] - self._table_center).abs()
-        fallen = (off_center > self._table_half).any(dim=1)
+        resting = torch.linalg.vector_norm(self._sensors[:, 6:9], dim=1) < REST_SPEED
+        success = on_pad & ~touching.any(dim=1) & resting
+        fallen = ((self._qpos[:, 9:11] - self._table_center).abs() > self._table_half).any(dim=1)
         reward = progress - 0.1 + 20.0 * success - 5.0 * fallen
-        metrics = {"success": success.float(), "grasped": grasped.float(), "fallen": fallen.float()}
+        metrics = {"success": success.float(), "grasped": touching.all(dim=1).float(), "fallen": fallen.float()}
         return Score(reward, success | fallen, metrics)
 
     def _potential(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """([n] how far the job has come, [n] bool cube lies on the pad, [n] bool cube is in the hand)."""
+        """([n] how far the job has come, [n] bool cube lies on the pad, [n, 2] bool fingertips touch it)."""
         sensors, qpos = self._sensors[rows], self._qpos[rows]
-        cube = qpos[:, 9:12]
-        offset = self._goal(rows) - cube
-        reach = (cube - sensors[:, :3]).norm(dim=1)
-        grasped = (sensors[:, 9] > 0) & (sensors[:, 10] > 0)
+        cube, touching = qpos[:, 9:12], sensors[:, 9:11] > 0
+        offset = self.memory["goal"][rows] - cube
+        on_pad = (offset.abs() < self._on_pad).all(dim=1)
         lift = ((cube[:, 2] - TABLE_TOP - CUBE_HALF) / 0.05).clamp(0, 1)
-        on_pad = (offset[:, :2].norm(dim=1) < 0.04) & (offset[:, 2].abs() < 0.008)
-        opening = qpos[:, 7] / FINGER_OPEN
         # A cube on the pad has been grasped and lifted; what is left to do there is to open the hand.
-        hold = torch.where(on_pad, 20.0 + 5.0 * opening, 10.0 * grasped * (1.0 + lift))
-        near = 10.0 * (1 - torch.tanh(8.0 * reach)) + 20.0 * (1 - torch.tanh(4.0 * offset.norm(dim=1)))
-        return near + hold, on_pad, grasped
+        held = 10.0 * touching.all(dim=1) * (1.0 + lift)
+        hold = torch.where(on_pad, 20.0 + 5.0 / FINGER_OPEN * qpos[:, 7], held)
+        distance = torch.linalg.vector_norm(torch.stack([cube - sensors[:, :3], offset]), dim=2)  # [2, n]
+        reach, goal = torch.tanh(distance * self._nearness)
+        return hold + 10.0 * (1 - reach) + 20.0 * (1 - goal), on_pad, touching
 
     # Beginning ----------------------------------------------------------------------------------
     def begin_episode(self, rows: Tensor) -> None:
@@ -171,6 +165,7 @@ class KukaPickPlace(SimTask):
         self._ctrl[rows, :7] = joints_for(hand)
         self._ctrl[rows, 7] = torch.where(in_hand, -GRIP_FORCE, GRIP_FORCE).double()
         self._mocap_pos[rows, 0] = pad
+        self.memory["goal"][rows, :2] = pad[:, :2]
         self.memory["target"][rows] = hand
 
     def episode_begun(self, rows: Tensor) -> None:
