@@ -79,9 +79,7 @@ def ludus_rate(config: TrainConfig, iterations: int) -> float:
     )
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder, Console("quiet") as console:
-        ludus.train(
-            "benchmark", run_dir=Path(folder) / "run", callbacks=[clock], console=console, config=config
-        )
+        ludus.train("benchmark", run_dir=Path(folder) / "run", callbacks=[clock], console=console, config=config)
     return steps / clock.seconds_per_iteration()
 
 

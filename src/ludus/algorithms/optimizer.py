@@ -32,17 +32,17 @@ class FlatAdam:
         self.skipped = torch.zeros((), device=self.flat.device)
 
     def step(self, learning_rate: float, stop: Tensor | None = None) -> Tensor:
-        """Apply the gradients; nothing moves where `stop` (a bool tensor) is true. Returns the gradient norm."""
+        """Apply the gradients, or nothing where `stop` (0 or 1, on the device) is set; returns their norm."""
         norm = torch.linalg.vector_norm(self.grad)
-        bad = ~torch.isfinite(norm)
+        bad = ((norm - norm) != 0).to(self.steps.dtype)  # 1 where the norm is NaN or infinite
         self.skipped += bad
-        hold = (bad if stop is None else bad | stop).float()
+        hold = bad if stop is None else torch.maximum(bad, stop)
         self.steps += 1 - hold
-        self.grad.mul_((self.max_grad_norm / (norm + 1e-6)).clamp(max=1.0))
+        shorten = (norm / self.max_grad_norm).clamp(min=1.0).float()  # what the fused call divides the gradient by
         torch._fused_adam_(
             [self.flat], [self.grad], [self.exp_avg], [self.exp_avg_sq], [], [self.steps],
             lr=learning_rate, beta1=0.9, beta2=0.999, weight_decay=0.0, eps=self.eps,
-            amsgrad=False, maximize=False, grad_scale=None, found_inf=hold,
+            amsgrad=False, maximize=False, grad_scale=shorten, found_inf=hold,
         )  # fmt: skip
         return norm
 

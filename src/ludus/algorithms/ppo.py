@@ -106,7 +106,7 @@ class PPO:
         self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, 2))
         self.returns = ReturnScale(rows, config.gamma, device)
         self.rate_factor = 1.0  # moved by kl_control "adapt"
-        self.stopped = torch.zeros((), dtype=torch.bool, device=device)
+        self.stopped = torch.zeros((), device=device)  # 1 once the divergence limit was passed
 
     # One update ---------------------------------------------------------------------------------
     @torch.no_grad()
@@ -163,7 +163,7 @@ class PPO:
         if totals is not None:
             kl = (ratio - 1 - log_ratio).mean()
             if config.target_kl > 0 and config.kl_control == "stop":
-                self.stopped |= kl > 1.5 * config.target_kl
+                torch.maximum(self.stopped, (kl > 1.5 * config.target_kl).float(), out=self.stopped)
         norm = self.optimizer.step(rate, self.stopped if config.target_kl > 0 else None)
         if totals is not None:
             value_loss = (done.value - batch.returns).square().mean()

@@ -48,7 +48,7 @@ class Simulator(Protocol):
         ...
 
     def end_step(self) -> Tensor | None:
-        """Wait for the step; [sims] bool, true where a simulation diverged and must be reset; None if all are well."""
+        """Wait for the step; [sims] bool, where a simulation diverged and must be reset; None if all are well."""
         ...
 
     def reset(self, rows: Tensor) -> None:

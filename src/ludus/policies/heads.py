@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ludus.envs.vec import ActionSpace
 from ludus.errors import ConfigError
+from ludus.policies.mlp import Dense
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 1.0
@@ -24,7 +25,7 @@ class Head(nn.Module):
     """The last layer of the actor and what its outputs mean."""
 
     action_size: int  # numbers stored per action
-    linear: nn.Linear
+    linear: Dense
 
     def forward(self, features: Tensor) -> Tensor:
         return self.linear(features)
@@ -67,7 +68,7 @@ class GaussianHead(Head):
     def __init__(self, features: int, space: gym.spaces.Box, initial_std: float) -> None:
         super().__init__()
         self.action_size = int(space.shape[0])
-        self.linear = nn.Linear(features, self.action_size)
+        self.linear = Dense(features, self.action_size)
         self.log_std = nn.Parameter(torch.full((self.action_size,), math.log(initial_std)))
         low, high = torch.as_tensor(space.low), torch.as_tensor(space.high)
         bounded = torch.isfinite(low) & torch.isfinite(high)
@@ -126,7 +127,7 @@ class CategoricalHead(Head):
         self.choices = choices
         self.action_size = len(choices)
         self.squeeze = squeeze
-        self.linear = nn.Linear(features, sum(choices))
+        self.linear = Dense(features, sum(choices))
         self.register_buffer("start", torch.tensor(start))
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -16,6 +16,30 @@ Activation = Literal["tanh", "relu", "elu"]
 _FORWARD = {"tanh": torch.tanh, "relu": torch.relu, "elu": F.elu}
 
 
+class Dense(nn.Linear):
+    """A linear layer whose gradient can be written out."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        # Plain attributes: looking a parameter up in a module costs as much as a small kernel.
+        object.__setattr__(self, "_parts", (self.weight, self.bias))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self._parts
+        return F.linear(x, weight, bias)
+
+    def write_gradient(self, x: Tensor, gradient: Tensor) -> None:
+        """Overwrite the parameters' `.grad`, which the optimiser has allocated, from that of the output."""
+        weight, bias = self._parts
+        torch.mm(gradient.t(), x, out=weight.grad)
+        torch.sum(gradient, 0, out=bias.grad)
+
+    def input_gradient(self, gradient: Tensor) -> Tensor:
+        return gradient @ self._parts[0]
+
+    _parts: tuple[nn.Parameter, nn.Parameter]
+
+
 class MLP(nn.Module):
     """Linear layers, each followed by the activation."""
 
@@ -23,30 +47,28 @@ class MLP(nn.Module):
         super().__init__()
         self.activation = activation
         sizes = [size, *hidden]
-        self._layers = [nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
-        self.layers = nn.ModuleList(self._layers)
+        self.layers = nn.ModuleList(Dense(a, b) for a, b in itertools.pairwise(sizes))
+        self._layers: list[Dense] = list(self.layers)  # type: ignore[arg-type]
         self.features = sizes[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self._layers:
-            x = _FORWARD[self.activation](layer(x))
-        return x
+        return self.outputs(x)[-1]
 
     def outputs(self, x: Tensor) -> list[Tensor]:
         """The input and every layer's output: what `backward` needs."""
-        outputs = [x]
+        activation, outputs = _FORWARD[self.activation], [x]
         for layer in self._layers:
-            outputs.append(_FORWARD[self.activation](F.linear(outputs[-1], layer.weight, layer.bias)))
+            x = activation(layer.forward(x))
+            outputs.append(x)
         return outputs
 
     def backward(self, outputs: list[Tensor], gradient: Tensor) -> None:
         """Write the parameters' gradients, given that of the last output."""
         for i in range(len(self._layers) - 1, -1, -1):
             gradient = self._through_activation(gradient, outputs[i + 1])
-            layer = self._layers[i]
-            write_linear_gradient(layer, outputs[i], gradient)
+            self._layers[i].write_gradient(outputs[i], gradient)
             if i:
-                gradient = gradient @ layer.weight
+                gradient = self._layers[i].input_gradient(gradient)
 
     def _through_activation(self, gradient: Tensor, output: Tensor) -> Tensor:
         if self.activation == "tanh":
@@ -54,10 +76,3 @@ class MLP(nn.Module):
         if self.activation == "relu":
             return torch.ops.aten.threshold_backward(gradient, output, 0.0)
         return torch.ops.aten.elu_backward(gradient, 1.0, 1.0, 1.0, True, output)
-
-
-def write_linear_gradient(layer: nn.Linear, x: Tensor, gradient: Tensor) -> None:
-    """Overwrite the layer's `.grad` tensors; the optimiser has allocated them."""
-    assert layer.weight.grad is not None
-    torch.mm(gradient.t(), x, out=layer.weight.grad)
-    torch.sum(gradient, 0, out=layer.bias.grad)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ludus.envs.vec import ActionSpace, VecEnv
 from ludus.policies.heads import Head, make_head
-from ludus.policies.mlp import MLP, Activation, write_linear_gradient
+from ludus.policies.mlp import MLP, Activation, Dense
 from ludus.policies.normalizer import ObsNormalizer
 
 
@@ -50,7 +50,7 @@ class Policy(nn.Module):
         self.encoder = MLP(size, config.hidden, config.activation)
         self.value_encoder = None if config.shared_trunk else MLP(size, config.hidden, config.activation)
         self.head: Head = make_head(action_space, self.encoder.features, config.initial_std)
-        self.value_head = nn.Linear(self.encoder.features, 1)
+        self.value_head = Dense(self.encoder.features, 1)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -106,15 +106,16 @@ class Policy(nn.Module):
         """Parameters and values of a minibatch, keeping what `backward` needs. Call under no_grad."""
         actor = self.encoder.outputs(x)
         critic = actor if self.value_encoder is None else self.value_encoder.outputs(x)
-        return Pass(self.head(actor[-1]), self.value_head(critic[-1]).squeeze(-1), actor, critic)
+        params = self.head.linear.forward(actor[-1])
+        return Pass(params, self.value_head.forward(critic[-1]).squeeze(-1), actor, critic)
 
     def backward(self, done: Pass, params_gradient: Tensor, value_gradient: Tensor) -> None:
         """Write every network parameter's gradient, given those of the outputs."""
         value_gradient = value_gradient[:, None]
-        write_linear_gradient(self.head.linear, done.actor[-1], params_gradient)
-        write_linear_gradient(self.value_head, done.critic[-1], value_gradient)
-        features_gradient = params_gradient @ self.head.linear.weight
-        value_features_gradient = value_gradient @ self.value_head.weight
+        self.head.linear.write_gradient(done.actor[-1], params_gradient)
+        self.value_head.write_gradient(done.critic[-1], value_gradient)
+        features_gradient = self.head.linear.input_gradient(params_gradient)
+        value_features_gradient = self.value_head.input_gradient(value_gradient)
         if self.value_encoder is None:
             self.encoder.backward(done.actor, features_gradient + value_features_gradient)
         else:

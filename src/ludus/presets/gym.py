@@ -29,8 +29,8 @@ def _cart_pole(config: TrainConfig) -> TrainConfig:
 def _pendulum(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(
         config,
-        ppo=dataclasses.replace(config.ppo, horizon=128, minibatches=16, learning_rate=1e-3, gamma=0.9),
-        loop=LoopConfig(total_steps=200_000),
+        ppo=dataclasses.replace(config.ppo, horizon=64, minibatches=8, learning_rate=1e-3, gamma=0.95),
+        loop=LoopConfig(total_steps=100_000),
         eval=EvalConfig(every=20_000, episodes=20),
     )
 
