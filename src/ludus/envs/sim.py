@@ -73,6 +73,9 @@ class CpuSimulator:
         self.model = model
         self.num_sims = num_sims
         self.device = torch.device("cpu")
+        # MuJoCo would print every divergence and write MUJOCO_LOG.TXT into the working folder; `end_step`
+        # reports it instead.
+        mujoco.set_mju_user_warning(lambda text: None)
         self.substeps = substeps
         # Persistent: the velocity stage computed after a step is where the next step starts, so that
         # having every derived field current costs nothing.
