@@ -1,6 +1,7 @@
-"""An environment of one's own: written for Gymnasium, registered, trained.
+"""An environment of one's own: written for Gymnasium, registered in this module, trained.
 
 python examples/own_environment.py
+PYTHONPATH=examples ludus eval runs/gym-own_environment-Follow-v0/…   (the module's name finds it again)
 """
 
 import gymnasium as gym
@@ -30,7 +31,8 @@ class Follow(gym.Env):
         return np.array([self.point, self.mark], dtype=np.float32)
 
 
-gym.register("Follow-v0", entry_point=Follow, max_episode_steps=50)
+if "Follow-v0" not in gym.registry:
+    gym.register("Follow-v0", entry_point=Follow, max_episode_steps=50)
 
 if __name__ == "__main__":
-    ludus.train("gym:Follow-v0", loop={"total_steps": 60_000}, eval={"every": 20_000})
+    ludus.train("gym:own_environment:Follow-v0", loop={"total_steps": 60_000}, eval={"every": 20_000})

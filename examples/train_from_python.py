@@ -1,6 +1,6 @@
 """Train CartPole from Python and stop as soon as an evaluation says it is solved.
 
-    python examples/train_from_python.py
+python examples/train_from_python.py
 """
 
 import ludus
@@ -22,4 +22,4 @@ if __name__ == "__main__":
         eval={"every": 10_000},  # sections as dicts …
         overrides={"ppo.learning_rate": 1e-3},  # … or dotted names
     )
-    print(f"The run is in {folder}; act_with_a_policy.py shows how to use it.")
+    print(f"python examples/act_with_a_policy.py {folder}   acts with what was learned")

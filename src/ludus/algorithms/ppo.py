@@ -217,8 +217,8 @@ class PPO:
     def _summary(self, value: Tensor, returns: Tensor, rate: float, entropy_coef: float) -> dict[str, Tensor]:
         return {
             "train/explained_variance": 1 - (returns - value).var() / (returns.var() + 1e-12),
-            "train/learning_rate": torch.tensor(rate),
-            "train/entropy_coef": torch.tensor(entropy_coef),
+            "train/learning_rate": torch.tensor(rate, dtype=torch.float64),
+            "train/entropy_coef": torch.tensor(entropy_coef, dtype=torch.float64),
         }
 
     def _after_summary(self) -> dict[str, Tensor]:

@@ -68,7 +68,8 @@ class SegmentBuffer:
         self._data.truncated[rows, t] = truncated
         ended = truncated.nonzero().squeeze(1)
         if ended.numel():
-            self._truncations.append(((rows.start + ended) * self.horizon + t, final_obs[ended]))
+            at, last = (rows.start + ended) * self.horizon + t, final_obs[ended]
+            self._truncations.append((at.to(self.device), last.to(self.device)))
 
     def finish(self, last_obs: Tensor) -> Segments:
         """The rollout is complete; the returned tensors are overwritten by the next one."""

@@ -106,6 +106,7 @@ class EpisodeStats:
     def _extend(self, step: Step) -> None:
         """A metric is seen for the first time: give it a column."""
         names = ["ep_rew_mean", "ep_len_mean", *step.metrics]
+        assert set(self._names) <= set(names), f"metrics {set(self._names) - set(names)} are no longer reported"
         sums = self._sums.new_zeros((2, len(names)))
         for column, name in enumerate(self._names):
             sums[:, names.index(name)] = self._sums[:, column]

@@ -40,7 +40,7 @@ class KukaConfig:
     num_envs: int = 128
     """Simulations trained on at once."""
     threads: int = 0
-    """Simulation threads; 0 uses every core."""
+    """Simulation threads of each group; 0 uses every core."""
     fixed: bool = False
     """Always start the cube and the pad at the same places instead of anywhere on the table."""
     assist: float = 0.5
