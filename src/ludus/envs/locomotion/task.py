@@ -148,7 +148,7 @@ class LocomotionConfig:
     num_envs: int = 64
     """Environments that step together."""
     threads: int = 0
-    """Simulation threads; 0 for all cores."""
+    """Simulation threads of each group; 0 uses every core."""
     max_steps: int = 1000
     """Steps after which an episode is truncated."""
 
