@@ -53,7 +53,7 @@ class PPOConfig:
     entropy_coef_final: float = 0.0
     """Weight of the entropy bonus at the end of the training (linear)."""
     std_final: float = 0.0
-    """Cap on a continuous policy's spread at the end, closing over the last fifth; 0 leaves it free."""
+    """Cap on a continuous policy's spread at the end, closing over the second half; 0 leaves it free."""
     max_grad_norm: float = 0.5
     """Gradients longer than this are shortened to it."""
     normalize_advantage: bool = True
@@ -206,9 +206,9 @@ class PPO:
         head = self.policy.head
         if isinstance(head, GaussianHead):
             highest = math.e
-            if self.config.std_final > 0 and progress > 0.8:
+            if self.config.std_final > 0 and progress > 0.5:
                 start = self.policy.config.initial_std
-                highest = start * (self.config.std_final / start) ** ((progress - 0.8) / 0.2)
+                highest = start * (self.config.std_final / start) ** (2 * progress - 1)
             head.limit_std(highest)
         # After the update, so that acting and learning saw the same standardisation.
         if self.policy.normalizer is not None:

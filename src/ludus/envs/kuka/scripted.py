@@ -10,9 +10,9 @@ _GAIN = 0.4  # of the way in one step: the hand follows its target with a lag
 
 
 def scripted_action(obs: Tensor) -> Tensor:
-    """[rows, 31] observations → [rows, 4] actions: hover, descend, close, lift, carry, lower, open."""
+    """[rows, 34] observations → [rows, 4] actions: hover, descend, close, lift, carry, lower, open."""
     to_cube, to_goal = obs[:, 20:23], obs[:, 23:26]
-    touching = obs[:, 29:31] > 0
+    touching = obs[:, -2:] > 0
     held = touching.all(dim=1)
     on_pad = (to_goal[:, :2].norm(dim=1) < 0.03) & (to_goal[:, 2].abs() < 0.007)
     move, close = _pick(to_cube)

@@ -30,7 +30,8 @@ START_NOISE = 0.02  # rad, on every joint
 STRIDE = 0.03  # m the target moves per step at action 1
 LEASH = 0.08  # m the target may run ahead of the hand
 REST_SPEED = 0.05  # m/s, below which the cube is at rest
-OBS_SIZE = 31
+GRIP_BLEND = 0.3  # share of the newest gripper action in the running average that the gripper obeys
+OBS_SIZE = 34
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def scene_path() -> Path:
 
 
 class KukaPickPlace(SimTask):
-    """Observation: 31 numbers; action: 3 for the hand's motion, 1 for the gripper (≥ 0 opens)."""
+    """Observation: 34 numbers; action: 3 for the hand's motion, 1 for the gripper (open where its average is ≥ 0)."""
 
     def __init__(self, config: KukaConfig, num_envs: int, threads: int, evaluation: bool = False) -> None:
         model = mujoco.MjModel.from_xml_path(str(scene_path()))
@@ -76,6 +77,7 @@ class KukaPickPlace(SimTask):
         self._nearness = self._vector((4.0, 2.5))[:, None]  # 1/m: how sharply nearness to cube and goal counts
         self.memory = {
             "target": self._vector(HOME).repeat(num_envs, 1),  # [rows, 3] where the hand is told to be
+            "grip": torch.ones(num_envs, dtype=torch.float64, device=self.device),  # average gripper action
             "goal": self._vector((0.0, 0.0, CUBE_ON_PAD)).repeat(num_envs, 1),  # [rows, 3] for the cube's centre
             "best_potential": torch.zeros(num_envs, dtype=torch.float64, device=self.device),  # of the episode
         }
@@ -94,23 +96,28 @@ class KukaPickPlace(SimTask):
         torch.clamp(target, hand - LEASH, hand + LEASH, out=target)
         torch.clamp(target, *self._workspace, out=target)
         self._ctrl[:, :7] = joints_for(target)
-        self._ctrl[:, 7] = torch.where(action[:, 3] >= 0, GRIP_FORCE, -GRIP_FORCE)
+        # One noisy action would open the hand and drop the cube: the gripper obeys a running average.
+        grip = self.memory["grip"].lerp_(action[:, 3].double(), GRIP_BLEND)
+        self._ctrl[:, 7] = torch.where(grip >= 0, GRIP_FORCE, -GRIP_FORCE)
 
     # Seeing -------------------------------------------------------------------------------------
     def observe(self, rows: Rows) -> Tensor:
         sensors, qpos = self._sensors[rows], self._qpos[rows]
         hand, cube = sensors[:, :3], qpos[:, 9:12]
+        touching = (sensors[:, 9:11] > 0).double()
+        to_goal = self.memory["goal"][rows] - cube
         parts = [
             sensors[:, :6],  # hand position and velocity
             qpos[:, 7:8] / FINGER_OPEN,
-            self._ctrl[rows, 7:8] / GRIP_FORCE,
+            self.memory["grip"][rows, None],
             cube,
             self._cube_matrix[rows][:, :6],
             sensors[:, 6:9],  # cube velocity
             cube - hand,
-            self.memory["goal"][rows] - cube,
+            to_goal,
+            to_goal * touching.prod(dim=1, keepdim=True),  # the way to carry, once there is something to carry
             self.memory["target"][rows] - hand,  # how far the hand lags behind
-            (sensors[:, 9:11] > 0).double(),  # each fingertip touches the cube
+            touching,  # each fingertip touches the cube
         ]
         return torch.cat(parts, dim=1).float()
 
@@ -170,6 +177,7 @@ class KukaPickPlace(SimTask):
         self._mocap_pos[rows, 0] = pad
         self.memory["goal"][rows, :2] = pad[:, :2]
         self.memory["target"][rows] = hand
+        self.memory["grip"][rows] = torch.where(in_hand, -1.0, 1.0).double()
 
     def episode_begun(self, rows: Tensor) -> None:
         self.memory["best_potential"][rows] = self._potential(rows)[0]
