@@ -10,7 +10,7 @@ from ludus.envs.kuka.scripted import scripted_action
 
 if __name__ == "__main__":
     env = ludus.make_env("kuka-pick-place", num_envs=64, evaluation=True)  # evaluation: no assisted starts
-    obs = env.reset(seed=0)  # [64, 28]
+    obs = env.reset(seed=0)  # [64, 34]
     ended, succeeded = 0, 0
     for _ in range(100):
         step = env.step(scripted_action(obs))

@@ -1,12 +1,14 @@
 """The command `ludus`. Each verb is a function here; what it does lives in `runs.py`."""
 
+import errno
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 # Before torch and MuJoCo load: waiting threads sleep instead of taking a core from the simulation.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -15,8 +17,10 @@ import tyro
 
 from ludus import __version__
 from ludus.config import TrainConfig, load_config
+from ludus.envs import GymConfig
 from ludus.errors import ConfigError, LudusError, did_you_mean
 
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 _EXIT_INTERRUPTED = 75  # "temporary failure": the run was saved and can be resumed
 _TEMPLATE = """usage: ludus COMMAND …
 
@@ -42,6 +46,8 @@ Flag = tyro.conf.FlagCreatePairsOff
 
 def main() -> None:
     """Entry point: a user's mistake is one sentence and exit code 2, never a stack trace."""
+    sys.path.append("")  # the present folder, where a user's own environment may lie
+    threading.excepthook = _report_thread
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_TEMPLATE.format(version=__version__))
@@ -61,6 +67,16 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe has gone
         sys.exit(0)
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS:
+            raise
+        _fail(f"{error.filename or 'A file'} cannot be used: {error.strerror}.")
+
+
+def _report_thread(failure: threading.ExceptHookArgs) -> None:
+    """TensorBoard's writer hands its failure over at the next write, which reports it: no stack trace besides."""
+    if type(failure.thread).__name__ != "_AsyncWriterThread":
+        threading.__excepthook__(failure)
 
 
 def _fail(message: str) -> None:
@@ -85,9 +101,11 @@ def _train(arguments: list[str]) -> None:
     rest, run_dir = _take_option(rest, "--run-dir")
     if file is not None:
         base = load_config(Path(file), base)
+    # Keyword arguments of a Gymnasium environment go past the flags' types: a file may give any values.
+    kwargs = _kwargs_of(base)
     config = tyro.cli(
         tyro.conf.AvoidSubcommands[TrainConfig],
-        default=base,
+        default=_with_kwargs(base, {}),
         args=_with_short_names(rest),
         prog=f"ludus train {name}",
         description=(
@@ -96,8 +114,16 @@ def _train(arguments: list[str]) -> None:
             "loop's own."
         ),
     )
-    folder = train(name, run_dir=run_dir, config=config)
+    folder = train(name, run_dir=run_dir, config=_with_kwargs(config, kwargs | _kwargs_of(config)))
     _exit_if_incomplete(folder)
+
+
+def _kwargs_of(config: TrainConfig) -> dict[str, Any]:
+    return config.env.kwargs if isinstance(config.env, GymConfig) else {}
+
+
+def _with_kwargs(config: TrainConfig, kwargs: dict[str, Any]) -> TrainConfig:
+    return replace(config, env=replace(config.env, kwargs=kwargs)) if isinstance(config.env, GymConfig) else config
 
 
 def _resume(arguments: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 import types
 import typing
 from dataclasses import dataclass, field
@@ -127,16 +128,32 @@ class Plan:
         ]
 
 
+# Settings that must be at least so large. What an environment adds of its own is checked where it is made.
+_MINIMA = {
+    0: ("seed", "loop.epochs", "loop.cycles", "checkpoint.every", "ppo.learning_rate", "ppo.learning_rate_final",
+        "ppo.gamma", "ppo.gae_lambda", "ppo.clip", "ppo.value_clip", "ppo.std_final", "ppo.target_kl"),
+    1: ("env.num_envs", "ppo.horizon", "ppo.minibatches", "ppo.update_epochs", "loop.iterations", "groups",
+        "torch_threads", "eval.episodes", "eval.every", "checkpoint.keep"),
+}  # fmt: skip
+
+
+def _check_numbers(config: TrainConfig) -> None:
+    for least, names in _MINIMA.items():
+        for name in names:
+            value = operator.attrgetter(name)(config)
+            if not value >= least:
+                flag = name.replace("_", "-")
+                raise ConfigError(f"--{flag} is {value}; it must be at least {least}.")
+    if not config.policy.initial_std > 0:
+        raise ConfigError(f"--policy.initial-std is {config.policy.initial_std}; it must be more than 0.")
+    if min(config.policy.hidden, default=1) < 1:
+        raise ConfigError(f"--policy.hidden is {config.policy.hidden}; a layer has at least 1 unit.")
+
+
 def make_plan(config: TrainConfig) -> Plan:
     """How many of what; a clear error where the numbers make no sense."""
+    _check_numbers(config)
     loop, ppo = config.loop, config.ppo
-    for name, value in (("env.num-envs", config.env.num_envs), ("ppo.horizon", ppo.horizon),
-                        ("ppo.minibatches", ppo.minibatches), ("ppo.update-epochs", ppo.update_epochs),
-                        ("loop.iterations", loop.iterations), ("groups", config.groups),
-                        ("eval.episodes", config.eval.episodes), ("eval.every", config.eval.every),
-                        ("checkpoint.keep", config.checkpoint.keep)):  # fmt: skip
-        if value < 1:
-            raise ConfigError(f"--{name} is {value}; it must be at least 1.")
     if config.env.num_envs % config.groups:
         raise ConfigError(
             f"--env.num-envs {config.env.num_envs} does not divide into --groups {config.groups}; "
@@ -202,7 +219,7 @@ def _replace(base: Any, values: dict[str, Any], path: str) -> Any:
     values = dict(values)
     kind = values.pop("kind", None)
     if kind is not None and path == "env.":
-        if kind not in ENV_KINDS:
+        if kind not in list(ENV_KINDS):  # a list, because YAML can say anything, also what has no hash
             raise ConfigError(f"unknown environment kind {kind!r}; one of {', '.join(ENV_KINDS)}.")
         if type(base) is not ENV_KINDS[kind]:
             base = ENV_KINDS[kind]()
@@ -210,7 +227,7 @@ def _replace(base: Any, values: dict[str, Any], path: str) -> Any:
     changes = {}
     for name, value in values.items():
         if name not in hints:
-            raise ConfigError(f"unknown setting {path + name!r}.{did_you_mean(name, hints)}")
+            raise ConfigError(f"unknown setting '{path}{name}'.{did_you_mean(str(name), hints)}")
         current = getattr(base, name)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, dict):

@@ -1,7 +1,7 @@
 """`ludus doctor`: what this machine and installation can do."""
 
-import importlib
 import importlib.metadata
+import importlib.util
 import platform
 import shutil
 import time

@@ -26,6 +26,7 @@ def export_onnx(run: str | Path, file: str | Path) -> float:
         raise ConfigError(f"The file to export to must end in .onnx, not {file.name!r}.")
     try:
         import onnxruntime
+        import onnxscript  # noqa: F401 (torch's exporter asks for it)
     except ImportError as error:
         raise ConfigError("Export needs more packages: pip install 'ludus[onnx]'.") from error
     policy = load(run)
@@ -46,7 +47,8 @@ def export_onnx(run: str | Path, file: str | Path) -> float:
     except OSError as error:
         raise LudusError(f"{file} cannot be written: {error.strerror or error}.") from error
     finally:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # there may not even be such a folder
+            aside.unlink()
     return difference
 
 

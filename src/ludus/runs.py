@@ -5,6 +5,7 @@ import platform
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 import yaml
 
-from ludus.config import TrainConfig, apply_overrides, from_dict, make_plan, to_dict
+from ludus.config import TrainConfig, apply_overrides, load_config, make_plan, to_dict
 from ludus.envs import make_vec_env
 from ludus.envs.vec import VecEnv, derive_seed
 from ludus.errors import CheckpointError, ConfigError, LudusError
@@ -48,10 +49,11 @@ def train(
     config = apply_overrides(config or find_preset(preset).config, {**settings, **(overrides or {})})
     folder = Path(run_dir) if run_dir else Path("runs") / preset.replace(":", "-") / _run_name(config.seed)
     with console or Console() as screen:
-        trainer = Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks)
-        _create_run(folder, preset, config)  # after the trainer: settings that do not work leave nothing behind
-        screen.plan(f"{preset} → {folder}", [*trainer.plan.lines(), *_setting_lines(config)])
-        _finish(trainer, trainer.run())
+        with closing(Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks)) as trainer:
+            _create_run(folder, preset, config)  # settings that do not work have left nothing behind
+            screen.plan(f"{preset} → {folder}", [*trainer.plan.lines(), *_setting_lines(config)])
+            trainer.run()
+        _finish(trainer)
     return folder
 
 
@@ -67,25 +69,25 @@ def resume(
     with console or Console() as screen:
         clear_leftovers(folder / "checkpoints")
         checkpoint = newest_intact(folder / "checkpoints", screen.warning)
-        trainer = Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks)
-        trainer.restore(checkpoint)
-        screen.plan(f"resuming {folder} at step {trainer.step:,}", trainer.plan.lines())
-        if trainer.complete:
-            trainer.close()
-            raise ConfigError(
-                f"{folder} is already trained to its {trainer.plan.total_steps:,} steps; "
-                f"give it more with 'ludus resume {folder} --total-steps {2 * trainer.plan.total_steps}'."
-            )
-        if overrides:
-            _write_config(folder, config)
-        (folder / "final").unlink(missing_ok=True)  # what it points to is no longer the end
-        _finish(trainer, trainer.run())
+        with closing(Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks)) as trainer:
+            trainer.restore(checkpoint)
+            if trainer.complete:
+                raise ConfigError(
+                    f"{folder} is already trained to its {trainer.plan.total_steps:,} steps; "
+                    f"give it more with 'ludus resume {folder} --total-steps {2 * trainer.plan.total_steps}'."
+                )
+            screen.plan(f"resuming {folder} at step {trainer.step:,}", trainer.plan.lines())
+            if overrides:
+                _write_config(folder, config)
+            (folder / "final").unlink(missing_ok=True)  # what it points to is no longer the end
+            trainer.run()
+        _finish(trainer)
     return folder
 
 
-def _finish(trainer: Trainer, complete: bool) -> None:
+def _finish(trainer: Trainer) -> None:
     folder, screen = trainer.run_dir, trainer.console
-    if not complete:
+    if not trainer.complete:
         screen.finish([f"Stopped at step {trainer.step:,} and saved.", f"Go on with: ludus resume {folder}"])
         return
     final = folder / "final"
@@ -95,7 +97,7 @@ def _finish(trainer: Trainer, complete: bool) -> None:
         screen.message("Writing the report …")
         try:
             write_run_report(folder)
-        except LudusError as error:
+        except Exception as error:  # noqa: BLE001 (whatever breaks a picture, the training has succeeded)
             screen.warning(f"No report: {error}")
     screen.finish(
         [
@@ -109,10 +111,6 @@ def _finish(trainer: Trainer, complete: bool) -> None:
 
 
 def _create_run(folder: Path, preset: str, config: TrainConfig) -> None:
-    if (folder / "config.yaml").exists():
-        raise ConfigError(
-            f"{folder} already holds a run; 'ludus resume {folder}' continues it, or choose another --run-dir."
-        )
     facts = {
         "preset": preset,
         "seed": config.seed,
@@ -121,6 +119,10 @@ def _create_run(folder: Path, preset: str, config: TrainConfig) -> None:
         "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
     }
     try:
+        if any((folder / name).exists() for name in ("config.yaml", "metrics.jsonl", "checkpoints")):
+            raise ConfigError(
+                f"{folder} already holds a run; 'ludus resume {folder}' continues it, or choose another --run-dir."
+            )
         folder.mkdir(parents=True, exist_ok=True)
         _write_config(folder, config)
         (folder / "run.json").write_text(json.dumps(facts, indent=1))
@@ -131,7 +133,9 @@ def _create_run(folder: Path, preset: str, config: TrainConfig) -> None:
 
 
 def _write_config(folder: Path, config: TrainConfig) -> None:
-    (folder / "config.yaml").write_text(yaml.safe_dump(to_dict(config), sort_keys=False))
+    aside = folder / "config.yaml.tmp"
+    aside.write_text(yaml.safe_dump(to_dict(config), sort_keys=False))
+    aside.rename(folder / "config.yaml")
 
 
 def _run_name(seed: int) -> str:
@@ -153,7 +157,7 @@ def _sinks(folder: Path, config: TrainConfig, screen: Console) -> Any:
         if config.log.tensorboard:
             from ludus.logging.tensorboard import TensorBoardSink
 
-            sinks.append(TensorBoardSink(folder / "tb", purge_step=step + 1))
+            sinks.append(TensorBoardSink(folder / "tb", purge_step=step + 1 if step else None))
         if config.log.wandb:
             sinks.append(_wandb_sink(folder, config))
         return Tee(sinks, screen.warning)
@@ -182,7 +186,7 @@ def _setting_lines(config: TrainConfig) -> list[str]:
 
 # Reading a run ----------------------------------------------------------------------------------
 def run_folder(run: str | Path) -> Path:
-    """The folder of a run, from its own path or that of one of its checkpoints."""
+    """The path, if there is a run."""
     folder = Path(run)
     if not folder.exists():
         raise CheckpointError(f"There is no run folder {folder}.")
@@ -192,11 +196,7 @@ def run_folder(run: str | Path) -> Path:
 
 
 def run_config(folder: Path) -> TrainConfig:
-    try:
-        values = yaml.safe_load((folder / "config.yaml").read_text())
-        return from_dict(values, TrainConfig())
-    except (OSError, yaml.YAMLError, AttributeError, TypeError, ConfigError) as error:
-        raise CheckpointError(f"{folder / 'config.yaml'} cannot be used: {error}") from error
+    return load_config(folder / "config.yaml", TrainConfig())
 
 
 def best_checkpoint(folder: Path) -> Path:
@@ -242,8 +242,9 @@ def write_run_report(run: str | Path) -> Path:
     from ludus.viewing import record_replay
 
     folder = run_folder(run)
+    config = run_config(folder)
     try:
-        replay = record_replay(run_config(folder).env, load(folder), folder.resolve().parent.name)
+        replay = record_replay(config.env, load(folder), folder.resolve().parent.name)
     except LudusError as error:  # a run without a checkpoint, or a machine without a viewer, still has curves
         print(f"No replay: {error}", file=sys.stderr)
         replay = None

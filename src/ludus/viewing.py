@@ -1,6 +1,7 @@
 """Pictures of a policy at work: recorded replays and the live viewer, for every environment that can be drawn."""
 
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from ludus.policies.policy import Policy
 
 Frame = dict[str, Any]  # qpos, mocap_pos, mocap_quat
 _SEED = 90_210  # of the episodes shown
+_MOST_FRAMES = 1000  # of one episode: some environments never end one
 
 
 def record_replay(config: EnvConfig, policy: Policy, title: str, episodes: int = 4) -> str | None:
@@ -54,7 +56,7 @@ def play_live(config: EnvConfig, policy: Policy, title: str, port: int, seconds:
             nonlocal obs, total
             step = env.step(policy.act(obs, deterministic=True))
             obs = step.obs
-            total = float(step.reward[0]) + (0.0 if bool(step.done[0]) else total)
+            total = 0.0 if bool(step.done[0]) else total + float(step.reward[0])
             frame = _frame(env)
             return frame["qpos"], frame["mocap_pos"], frame["mocap_quat"], {"return": total}
 
@@ -70,12 +72,12 @@ def play_live(config: EnvConfig, policy: Policy, title: str, port: int, seconds:
 
 @torch.no_grad()
 def _play_episode(env: VecEnv, policy: Policy, obs: Tensor) -> tuple[list[Frame], float, Tensor, Step]:
-    """Frames, return, the next episode's first observation and the last step of one episode."""
+    """Frames, return, the next episode's first observation and the last step of one episode, or of its start."""
     frames, total = [_frame(env)], 0.0
     while True:
         step = env.step(policy.act(obs, deterministic=True))
         obs, total = step.obs, total + float(step.reward[0])
-        if bool(step.done[0]):
+        if bool(step.done[0]) or len(frames) == _MOST_FRAMES:
             return frames, total, obs, step
         frames.append(_frame(env))
 
@@ -114,6 +116,7 @@ def _drawable_env(config: EnvConfig) -> VecEnv:
     env = make_vec_env(in_process, 1, evaluation=True)
     if _scene(env) is not None:
         return env
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures in memory need no screen
     try:
         pictured = dataclasses.replace(in_process, kwargs={**config.kwargs, "render_mode": "rgb_array"})
         drawable = make_vec_env(pictured, 1, evaluation=True)

@@ -20,10 +20,6 @@ class Segments:
     truncated_obs: Tensor  # [k, *obs] the final observations there
 
     @property
-    def num_steps(self) -> int:
-        return self.reward.numel()
-
-    @property
     def done(self) -> Tensor:
         return self.terminated | self.truncated
 

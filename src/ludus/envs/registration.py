@@ -4,9 +4,11 @@ gymnasium.make("ludus/KukaPickPlace-v0")                  one environment
 gymnasium.make_vec("ludus/KukaPickPlace-v0", num_envs=64) the batched one
 """
 
+import os
 from typing import Any
 
 import gymnasium as gym
+import mujoco
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -82,10 +84,8 @@ class SingleEnv(gym.Env[np.ndarray, np.ndarray]):
     def render(self) -> Any:
         if self.render_mode != "rgb_array":
             return None
-        import mujoco
-
         if self._renderer is None:
-            self._renderer = mujoco.Renderer(self._task.mj_model, 480, 640)
+            self._renderer = _make_renderer(self._task.mj_model)
             self._data = mujoco.MjData(self._task.mj_model)
         for name in ("qpos", "mocap_pos", "mocap_quat"):
             getattr(self._data, name)[:] = self._task.sim.field(name)[0].numpy()
@@ -98,6 +98,21 @@ class SingleEnv(gym.Env[np.ndarray, np.ndarray]):
             self._renderer.close()
             self._renderer = None
         self._task.close()
+
+
+def _make_renderer(model: mujoco.MjModel) -> mujoco.Renderer:
+    """MuJoCo's own; on EGL where there is no screen and the user has not chosen anything else."""
+    try:
+        if not any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL")):
+            from mujoco import egl
+            from mujoco.rendering.classic import gl_context
+
+            gl_context.GLContext = egl.GLContext
+        return mujoco.Renderer(model, 480, 640)
+    except (ImportError, AttributeError, RuntimeError, mujoco.FatalError) as error:
+        raise gym.error.DependencyNotInstalled(
+            f"Pictures need OpenGL, which does not work here ({error}); install libegl1, or set MUJOCO_GL."
+        ) from error
 
 
 class BatchedEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):

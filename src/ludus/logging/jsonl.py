@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import LudusError
+from ludus.errors import CheckpointError, LudusError
 
 
 class JsonlSink:
@@ -52,7 +52,7 @@ class JsonlSink:
         self._file.close()
 
     def _failure(self, error: OSError) -> LudusError:
-        return LudusError(
+        return CheckpointError(
             f"Cannot write {self.path}: {error.strerror or error}. Make the folder writable or free some "
             f"disk space, then continue with `ludus resume {self.path.parent}`."
         )

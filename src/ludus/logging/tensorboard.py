@@ -1,6 +1,7 @@
 """A view of the metrics as TensorBoard event files."""
 
 import math
+import time
 from pathlib import Path
 
 from ludus.errors import ConfigError
@@ -19,6 +20,9 @@ class TensorBoardSink:
             raise ConfigError(
                 "TensorBoard logging is on, but the package is missing: `pip install tensorboard`."
             ) from error
+        # Files are read in the order of the seconds in their names: two of the same second might change places.
+        while any(Path(folder).glob(f"events.out.tfevents.{int(time.time()):010d}.*")):
+            time.sleep(0.05)
         self._writer = SummaryWriter(str(folder), purge_step=purge_step, flush_secs=10)
 
     def write(self, step: int, metrics: dict[str, float]) -> None:

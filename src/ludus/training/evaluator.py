@@ -22,19 +22,19 @@ class Evaluation:
 
     def summary(self) -> dict[str, float]:
         """Means, and a 95 % confidence interval of the success rate where the task has one."""
-        n = len(self.returns)
         result: dict[str, float] = {}
-        if "success" in self.metrics:
-            successes = sum(self.metrics["success"])
+        known = {name: [v for v in values if v == v] for name, values in self.metrics.items()}  # NaN: not told
+        if known.get("success"):
+            successes, n = sum(known["success"]), len(known["success"])
             low, high = wilson_interval(successes, n)
             result |= {"success_rate": successes / n, "success_low": low, "success_high": high}
         result["mean_reward"] = float(np.mean(self.returns))
         result["std_reward"] = float(np.std(self.returns))
         result["mean_length"] = float(np.mean(self.lengths))
-        for name, values in self.metrics.items():
-            if name not in ("success", "diverged"):
+        for name, values in known.items():
+            if values and name not in ("success", "diverged"):
                 result[name] = float(np.mean(values))
-        result["episodes"] = n
+        result["episodes"] = len(self.returns)
         return result
 
 

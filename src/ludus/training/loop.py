@@ -18,7 +18,7 @@ from ludus.buffers.segments import Segments
 from ludus.config import TrainConfig, make_plan
 from ludus.envs import make_vec_env
 from ludus.envs.vec import State, VecEnv, derive_seed
-from ludus.errors import CheckpointError, LudusError, TrainingError
+from ludus.errors import CheckpointError, ConfigError, LudusError, TrainingError
 from ludus.logging.console import Console
 from ludus.logging.run_state import system_metrics
 from ludus.logging.sinks import Tee
@@ -72,11 +72,11 @@ class Trainer:
         self.callbacks = list(callbacks)
         self.plan = make_plan(config)
         self.counters = Counters()
+        device = _device(config.device)
         torch.set_num_threads(config.torch_threads)
         per_group = config.env.num_envs // config.groups
         self.groups = [make_vec_env(config.env, per_group) for _ in range(config.groups)]
         rows = sum(env.num_rows for env in self.groups)
-        device = torch.device(config.device)
         self.policy = make_policy(self.groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
         self.ppo = PPO(self.policy, config.ppo, rows, config.seed)
         self.collector = Collector(self.groups, self.policy, config.ppo.horizon, config.seed)
@@ -117,7 +117,6 @@ class Trainer:
                 raise
             finally:
                 self._notify("on_end")
-                self.close()
         return self.complete
 
     @property
@@ -291,8 +290,8 @@ class Trainer:
             ) from error
         set_aside_newer(checkpoint)
         best = checkpoint_path(self.checkpoints, self.counters.best_step)
-        if best.exists():  # a kill may have come between the checkpoint and its mark
-            mark_best(best)
+        if best.exists() and best.resolve() != (self.checkpoints / "best").resolve():
+            mark_best(best)  # a kill came between the checkpoint and its mark
 
     # Trouble ------------------------------------------------------------------------------------
     def _healthy(self, metrics: dict[str, Tensor], segments: Segments) -> bool:
@@ -333,3 +332,13 @@ class Trainer:
             self._eval_env.close()
         if hasattr(self, "sinks"):
             self.sinks.close()
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.zeros(1, device=name).device
+    except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"--device {name} cannot be used here: {reason}; 'ludus doctor' shows what can."
+        ) from error

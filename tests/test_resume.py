@@ -1,0 +1,553 @@
+"""A run can be killed at any time and goes on as if nothing had happened.
+
+`straight` runs are never stopped. Every other run here is stopped somehow, resumed, and then held against the
+straight one: each tensor, each metric, each point in TensorBoard, bit for bit.
+"""
+
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import ludus
+from ludus.errors import CheckpointError, ConfigError, EnvError
+from ludus.logging.console import Console
+from ludus.logging.jsonl import read_metrics
+from ludus.policies.policy import Policy
+from ludus.training import checkpoint as checkpoints
+from ludus.training import loop
+from ludus.training.checkpoint import checkpoints_in, newest_intact, problem_of
+from ludus.training.loop import Trainer
+
+Settings = dict[str, Any]
+TESTS = Path(__file__).parent
+EXIT_INTERRUPTED = 75
+
+
+# Jobs -------------------------------------------------------------------------------------------------
+def job(
+    preset: str, num_envs: int, horizon: int, iterations: int, epochs: int, **env: Any
+) -> tuple[str, Settings]:
+    total = num_envs * horizon * iterations
+    settings: Settings = {
+        "env.num_envs": num_envs,
+        "ppo.horizon": horizon,
+        "ppo.minibatches": 4,
+        "ppo.update_epochs": 2,
+        "loop.total_steps": total,
+        "eval.every": total // epochs,
+        "eval.episodes": 4,
+    }
+    return preset, settings | {f"env.{name}": value for name, value in env.items()}
+
+
+JOBS: dict[str, tuple[str, Settings]] = {
+    "kuka": job("kuka-pick-place", 8, 32, 12, epochs=6, max_steps=40),  # two groups in flight
+    "cartpole": job("gym:CartPole-v1", 8, 32, 60, epochs=10, max_steps=60),
+    "cartpole-workers": job("gym:CartPole-v1", 8, 32, 36, epochs=6, max_steps=60, workers=2),
+    "gym-half-cheetah": job("gym:HalfCheetah-v5", 4, 32, 16, epochs=8, max_steps=50),
+    "hopper": job("hopper", 8, 32, 24, epochs=8, max_steps=60),
+    "ant": job("ant", 4, 32, 16, epochs=8, max_steps=40),
+}
+
+
+def train(name: str, folder: Path, *callbacks: ludus.Callback, **changes: Any) -> Path:
+    preset, settings = JOBS[name]
+    changes = {key.replace("__", "."): value for key, value in changes.items()}
+    return ludus.train(
+        preset, folder, callbacks, Console("quiet"), overrides={**settings, "log.report": False, **changes}
+    )
+
+
+def resume(folder: Path, *callbacks: ludus.Callback, **options: Any) -> Path:
+    return ludus.resume(folder, callbacks, Console("quiet"), **options)
+
+
+def command(*arguments: Any) -> list[str]:
+    return [sys.executable, "-m", "ludus.cli", *map(str, arguments)]
+
+
+def train_command(name: str, folder: Path) -> list[str]:
+    preset, settings = JOBS[name]
+    flags = [part for key, value in settings.items() for part in (f"--{key.replace('_', '-')}", value)]
+    return command("train", preset, "--run-dir", folder, "--log.no-report", *flags)
+
+
+def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    result = subprocess.run(arguments, capture_output=True, text=True, timeout=120, env=environment)
+    assert "Traceback" not in result.stdout + result.stderr
+    return result
+
+
+@pytest.fixture(scope="session")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Runs that were never stopped, each trained once."""
+    done: dict[str, Path] = {}
+
+    def get(name: str) -> Path:
+        if name not in done:
+            done[name] = train(name, tmp_path_factory.mktemp("straight") / name)
+        return done[name]
+
+    return get
+
+
+# Comparing --------------------------------------------------------------------------------------------
+def is_exact(metric: str) -> bool:
+    return not metric.startswith(("time/", "system/"))
+
+
+def metric_rows(folder: Path) -> list[dict[str, float]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if is_exact(name)} for row in rows]
+
+
+def tensor_bytes(checkpoint: Path) -> dict[str, bytes]:
+    parts = {part: load_file(checkpoint / f"{part}.safetensors") for part in ("policy", "training")}
+    return {f"{part}:{name}": t.numpy().tobytes() for part, found in parts.items() for name, t in found.items()}
+
+
+def plain_state(checkpoint: Path) -> dict[str, Any]:
+    state = json.loads((checkpoint / "training.json").read_text())
+    del state["state"]["counters"]["seconds"]
+    return state
+
+
+def tensorboard_points(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    accumulator = EventAccumulator(str(folder / "tb"), size_guidance={"scalars": 0})
+    accumulator.Reload()
+    names = filter(is_exact, accumulator.Tags()["scalars"])
+    return {name: [(event.step, event.value) for event in accumulator.Scalars(name)] for name in names}
+
+
+def assert_same_run(folder: Path, other: Path) -> None:
+    one, two = (newest_intact(run / "checkpoints", pytest.fail) for run in (folder, other))
+    assert one.name == two.name
+    expected, actual = tensor_bytes(two), tensor_bytes(one)
+    assert actual.keys() == expected.keys()
+    assert [name for name in expected if actual[name] != expected[name]] == []
+    assert plain_state(one) == plain_state(two)
+    assert metric_rows(folder) == metric_rows(other)
+    best, other_best = ((run / "checkpoints" / "best").resolve() for run in (folder, other))
+    assert best.name == other_best.name
+    assert tensor_bytes(best) == tensor_bytes(other_best)
+    assert (folder / "final").resolve() == one.resolve()
+    points = tensorboard_points(folder)
+    assert points == tensorboard_points(other)
+    for name, series in points.items():
+        steps = [step for step, _ in series]
+        assert steps == sorted(set(steps)), name
+
+
+# Killed -----------------------------------------------------------------------------------------------
+def stop_after_checkpoint(name: str, folder: Path, number: int, how: signal.Signals) -> tuple[int, str]:
+    """Train in a process of its own and send it a signal some time after a checkpoint. (exit code, output)"""
+    process = subprocess.Popen(
+        train_command(name, folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        until = time.monotonic() + 60
+        while not checkpoints_in(folder / "checkpoints")[number - 1 :]:
+            assert process.poll() is None, process.communicate()[0]
+            assert time.monotonic() < until, "no checkpoint"
+            time.sleep(0.002)
+        time.sleep(random.uniform(0.0, 0.2))
+        os.kill(process.pid, how)
+        output = process.communicate(timeout=60)[0]
+    finally:
+        process.kill()
+    return process.returncode, output
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["kuka", "cartpole-workers", "gym-half-cheetah", "ant", pytest.param("hopper", marks=pytest.mark.slow)],
+)
+def test_a_run_killed_by_sigkill_and_resumed_equals_one_that_never_stopped(
+    name: str, tmp_path: Path, straight: Callable[[str], Path]
+) -> None:
+    folder = tmp_path / "run"
+    code, _ = stop_after_checkpoint(name, folder, 2, signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    assert not (folder / "final").exists()
+    rows_before = len(metric_rows(folder))
+    result = run(command("resume", folder))
+    assert result.returncode == 0, result.stderr
+    assert "resuming" in result.stdout
+    assert rows_before < len(metric_rows(folder))
+    assert_same_run(folder, straight(name))
+
+
+def test_a_run_killed_again_and_again_equals_one_that_never_stopped(
+    tmp_path: Path, straight: Callable[[str], Path]
+) -> None:
+    folder = tmp_path / "run"
+    assert stop_after_checkpoint("cartpole", folder, 1, signal.SIGKILL)[0] == -signal.SIGKILL
+    for number in (4, 7):
+        process = subprocess.Popen(command("resume", folder), stdout=subprocess.DEVNULL)
+        epoch = JOBS["cartpole"][1]["eval.every"]
+        while not (folder / "checkpoints" / f"step_{number * epoch:09d}").exists():
+            assert process.poll() is None
+            time.sleep(0.002)
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait(60) == -signal.SIGKILL
+    assert run(command("resume", folder)).returncode == 0
+    assert_same_run(folder, straight("cartpole"))
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("cartpole", signal.SIGTERM), ("cartpole", signal.SIGINT), ("kuka", signal.SIGINT),
+     ("cartpole-workers", signal.SIGTERM)],
+)  # fmt: skip
+def test_sigterm_and_ctrl_c_save_say_how_to_go_on_and_lose_nothing(
+    name: str, how: signal.Signals, tmp_path: Path, straight: Callable[[str], Path]
+) -> None:
+    folder = tmp_path / "run"
+    code, output = stop_after_checkpoint(name, folder, 1, how)
+    assert code == EXIT_INTERRUPTED, output
+    assert "Traceback" not in output
+    assert f"ludus resume {folder}" in output
+    assert "Stopped at step" in output
+    saved = newest_intact(folder / "checkpoints", pytest.fail)
+    rows = metric_rows(folder)
+    assert rows[-1]["step"] == int(saved.name[5:])  # nothing after the checkpoint is lost
+    resume(folder)
+    assert metric_rows(folder)[: len(rows)] == rows
+    assert_same_run(folder, straight(name))
+
+
+def test_a_second_ctrl_c_leaves_at_once_and_the_run_can_still_be_resumed(tmp_path: Path) -> None:
+    class Impatient(ludus.Callback):
+        def on_iteration(self, run: Trainer) -> None:
+            if run.counters.iteration == 10:
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train("cartpole", tmp_path / "run", Impatient())
+    assert newest_intact(tmp_path / "run" / "checkpoints", pytest.fail)
+    resume(tmp_path / "run")
+
+
+# Stopped in the middle of something -------------------------------------------------------------------
+class SignalAtCycle(ludus.Callback):
+    """An interrupt just before the evaluation that ends a cycle's epoch."""
+
+    def __init__(self, iteration: int) -> None:
+        self.iteration = iteration
+
+    def on_cycle(self, run: Trainer, metrics: dict[str, float]) -> None:
+        if run.counters.iteration == self.iteration:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("iteration", [12, 60])
+def test_an_evaluation_cut_short_by_an_interrupt_is_made_up_for(
+    tmp_path: Path, straight: Callable[[str], Path], iteration: int
+) -> None:
+    folder = train("cartpole", tmp_path / "run", SignalAtCycle(iteration))
+    assert not (folder / "final").exists()
+    assert not any("eval/mean_reward" in row for row in metric_rows(folder) if row["step"] == iteration * 256)
+    resume(folder)
+    assert_same_run(folder, straight("cartpole"))
+
+
+class StopAt(ludus.Callback):
+    def __init__(self, iteration: int) -> None:
+        self.iteration = iteration
+        self.ended = False
+
+    def on_cycle(self, run: Trainer, metrics: dict[str, float]) -> bool:
+        return run.counters.iteration < self.iteration
+
+    def on_end(self, run: Trainer) -> None:
+        self.ended = True
+
+
+def test_a_callback_that_returns_false_ends_and_saves_and_the_run_can_go_on(
+    tmp_path: Path, straight: Callable[[str], Path]
+) -> None:
+    stop = StopAt(20)
+    folder = train("cartpole", tmp_path / "run", stop)
+    assert stop.ended
+    assert newest_intact(folder / "checkpoints", pytest.fail).name == f"step_{20 * 256:09d}"
+    resume(folder)
+    assert_same_run(folder, straight("cartpole"))
+
+
+def test_a_crash_between_a_checkpoint_and_its_mark_as_the_best_is_repaired(
+    tmp_path: Path, straight: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(checkpoint: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "mark_best", crash)
+        with pytest.raises(KeyboardInterrupt):
+            train("cartpole", tmp_path / "run")
+    resume(tmp_path / "run", StopAt(1))  # before any other evaluation
+    assert (tmp_path / "run" / "checkpoints" / "best").resolve().name == f"step_{6 * 256:09d}"
+    resume(tmp_path / "run")
+    assert_same_run(tmp_path / "run", straight("cartpole"))
+
+
+# SIGKILL while saving ---------------------------------------------------------------------------------
+def real_sized_state() -> tuple[Policy, dict[str, Any]]:
+    """As large as the main job's, to be filled with the number of its step."""
+    env = ludus.make_env("kuka-pick-place", num_envs=1)
+    policy = Policy(env.obs_space, env.action_space, ludus.presets.find_preset("kuka-pick-place").config.policy)
+    env.close()
+    rows = {f"field{i}": torch.zeros((128, 20), dtype=torch.float64) for i in range(20)}
+    return policy, {"envs": rows, "moments": [torch.zeros(50_000) for _ in range(2)], "list": []}
+
+
+def set_step(policy: Policy, state: dict[str, Any], step: int) -> None:
+    for tensor in [*policy.parameters(), *state["envs"].values(), *state["moments"]]:
+        tensor.data.fill_(step)
+    state["list"] = [step] * 200
+
+
+def save_for_ever(folder: Path, step: int, policy: Policy, state: dict[str, Any], report: int) -> None:
+    while True:
+        set_step(policy, state, step)
+        path = checkpoints.save_checkpoint(folder, step, policy, state)
+        if step % 2:
+            checkpoints.mark_best(path)
+        checkpoints.prune(folder, keep=2)
+        os.write(report, step.to_bytes(4, "little"))
+        step += 1
+
+
+def kill_while_saving(folder: Path, times: int) -> None:
+    """In a process of its own: forks one that saves, kills it, looks at what is left, and again."""
+    torch.set_num_threads(1)
+    policy, state = real_sized_state()
+    set_step(policy, state, 0)
+    checkpoints.save_checkpoint(folder, 0, policy, state)
+    step, caught = 0, 0
+    for _ in range(times):
+        readable, writable = os.pipe()
+        child = os.fork()
+        if child == 0:
+            save_for_ever(folder, step, policy, state, writable)  # the newest step first, as after a resume
+        os.close(writable)
+        time.sleep(random.uniform(0.0, 0.15))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        reported = step
+        while data := os.read(readable, 4):
+            reported = int.from_bytes(data, "little")
+        os.close(readable)
+        caught += any(folder.glob("*.tmp"))
+        checkpoints.clear_leftovers(folder)
+        assert not list(folder.glob("*.tmp"))
+        newest = newest_intact(folder, fail)
+        step, loaded = checkpoints.load_training(newest)
+        assert step >= reported, "a checkpoint reported as saved is gone"
+        assert newest.name == f"step_{step:09d}"
+        assert loaded["list"] == [step] * 200
+        numbers = [*checkpoints.load_policy(newest).parameters(), *loaded["envs"].values(), *loaded["moments"]]
+        assert all(bool((values == step).all()) for values in numbers), "wrong data"
+        best = folder / "best"
+        assert not best.is_symlink() or problem_of(best.resolve()) is None, "the best is damaged"
+    print(f"{times} kills, {caught} in the middle of a save, {step} checkpoints")
+    assert caught > 0
+
+
+def fail(text: str) -> None:
+    raise AssertionError(text)
+
+
+def test_sigkill_at_twenty_random_moments_of_saving_never_leaves_a_run_that_cannot_resume(tmp_path: Path) -> None:
+    program = f"import test_resume, pathlib; test_resume.kill_while_saving(pathlib.Path({str(tmp_path)!r}), 20)"
+    result = run([sys.executable, "-c", program])
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("20 kills")
+
+
+# Damaged checkpoints ----------------------------------------------------------------------------------
+@pytest.fixture(scope="session")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run stopped by a callback after its fourth epoch."""
+    return train("cartpole", tmp_path_factory.mktemp("stopped") / "run", StopAt(24))
+
+
+def copy_of(run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(run, tmp_path / "run", symlinks=True))
+
+
+def flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    file.write_bytes(content)
+
+
+def cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+@pytest.mark.parametrize(
+    ("damage", "file"), [(flip, "policy.safetensors"), (cut, "training.safetensors")], ids=["flipped", "cut"]
+)
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(
+    tmp_path: Path, stopped: Path, straight: Callable[[str], Path], damage: Callable[[Path], None], file: str
+) -> None:
+    folder = copy_of(stopped, tmp_path)
+    newest = checkpoints_in(folder / "checkpoints")[-1]
+    damage(newest / file)
+    output = io.StringIO()
+    if damage is flip:
+        result = run(command("resume", folder))
+        assert result.returncode == 0, result.stderr
+        output.write(result.stdout)
+    else:
+        ludus.resume(folder, console=Console("plain", output))
+    (warning,) = [line for line in output.getvalue().splitlines() if line.startswith("WARNING")]
+    assert newest.name in warning
+    assert file in warning
+    before = int(newest.name[5:]) - 6 * 256
+    assert f"resuming {folder} at step {before:,}" in output.getvalue()
+    assert_same_run(folder, straight("cartpole"))
+
+
+def test_a_damaged_checkpoint_never_pushes_out_an_intact_one(tmp_path: Path, stopped: Path) -> None:
+    folder = copy_of(stopped, tmp_path)
+    for checkpoint in checkpoints_in(folder / "checkpoints")[-2:]:
+        cut(checkpoint / "policy.safetensors")
+    resume(folder, StopAt(1), overrides={"checkpoint.keep": 1})
+    newest = newest_intact(folder / "checkpoints", pytest.fail)
+    assert newest.name == f"step_{13 * 256:09d}"
+    resume(folder, StopAt(1))
+    assert newest_intact(folder / "checkpoints", pytest.fail).name == f"step_{14 * 256:09d}"
+
+
+def test_when_every_checkpoint_is_damaged_one_sentence_says_so(tmp_path: Path, stopped: Path) -> None:
+    folder = copy_of(stopped, tmp_path)
+    for checkpoint in checkpoints_in(folder / "checkpoints"):
+        cut(checkpoint / "training.safetensors")
+    result = run(command("resume", folder))
+    assert result.returncode == 2
+    assert result.stderr == (
+        f"ludus: Every checkpoint in {folder / 'checkpoints'} is damaged; the run cannot be continued.\n"
+    )
+
+
+def test_a_lost_metrics_file_does_not_stop_a_resume(tmp_path: Path, stopped: Path) -> None:
+    folder = copy_of(stopped, tmp_path)
+    (folder / "metrics.jsonl").unlink()
+    resume(folder, StopAt(1))
+    assert [row["step"] for row in metric_rows(folder)] == [25 * 256]
+
+
+# Going further ----------------------------------------------------------------------------------------
+def test_a_finished_run_says_so_and_goes_on_with_more_steps(
+    tmp_path: Path, straight: Callable[[str], Path]
+) -> None:
+    folder = copy_of(straight("cartpole"), tmp_path)
+    rows, total = metric_rows(folder), 60 * 256
+    result = run(command("resume", folder))
+    assert result.returncode == 2
+    assert f"already trained to its {total:,} steps" in result.stderr
+    assert "--total-steps" in result.stderr
+    assert metric_rows(folder) == rows
+    result = run(command("resume", folder, "--total-steps", total + 12 * 256))
+    assert result.returncode == 0, result.stderr
+    after = metric_rows(folder)
+    assert after[: len(rows)] == rows
+    trained = [row["step"] for row in after if "train/policy_loss" in row]
+    assert trained == [256 * i for i in range(1, 73)]
+    assert (folder / "final").resolve().name == f"step_{72 * 256:09d}"
+    assert f"total_steps: {total + 12 * 256}" in (folder / "config.yaml").read_text()
+
+
+def test_a_finished_run_that_is_interrupted_on_its_further_way_is_not_finished(
+    tmp_path: Path, straight: Callable[[str], Path]
+) -> None:
+    folder = copy_of(straight("cartpole"), tmp_path)
+    resume(folder, StopAt(1), overrides={"loop.total_steps": 2 * 60 * 256})
+    assert not (folder / "final").is_symlink()
+    assert newest_intact(folder / "checkpoints", pytest.fail).name == f"step_{61 * 256:09d}"
+
+
+# Broken environments ----------------------------------------------------------------------------------
+def test_an_environment_that_raises_leaves_an_emergency_checkpoint_to_resume_from(tmp_path: Path) -> None:
+    folder, settings = (
+        tmp_path / "run",
+        {
+            "env.num_envs": 4,
+            "env.max_steps": 90,
+            "env.kwargs": {"script": {"70": "raise"}, "once": str(tmp_path / "once")},
+            "ppo.horizon": 32,
+            "loop.total_steps": 4 * 32 * 8,
+            "eval.every": 4 * 32 * 8,
+            "eval.episodes": 2,
+            "log.report": False,
+        },
+    )
+    name = "gym:gym_test_envs:ludus-test/Scripted-v0"
+    output = io.StringIO()
+    with pytest.raises(EnvError, match="the gripper fell off"):
+        ludus.train(name, folder, console=Console("plain", output), overrides=settings)
+    assert "Saved an emergency checkpoint" in output.getvalue()
+    assert newest_intact(folder / "checkpoints", pytest.fail).name == f"step_{2 * 4 * 32:09d}"
+    ludus.resume(folder, console=Console("plain", output))
+    assert "the environments start new episodes" in output.getvalue()
+    assert [row["step"] for row in metric_rows(folder) if "train/policy_loss" in row] == [
+        128 * i for i in range(1, 9)
+    ]
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_says_that_there_is_none(tmp_path: Path) -> None:
+    class Trouble(ludus.Callback):
+        def on_start(self, run: Trainer) -> None:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train("cartpole", tmp_path / "run", Trouble())
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        resume(tmp_path / "run")
+    with pytest.raises(ConfigError, match="already holds a run"):
+        train("cartpole", tmp_path / "run")
+
+
+# Losses that are not numbers --------------------------------------------------------------------------
+def test_after_a_rollback_the_metrics_have_no_row_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoiled: list[int] = []
+    healthy = Trainer._healthy
+
+    def sometimes_sick(self: Trainer, *arguments: Any) -> bool:
+        if self.counters.iteration == 15 and not spoiled:
+            spoiled.append(self.step)
+            return False
+        return healthy(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_healthy", sometimes_sick)
+    folder = train("cartpole", tmp_path / "run", StopAt(30))
+    assert spoiled
+    assert [row["step"] for row in metric_rows(folder) if "train/policy_loss" in row] == [
+        256 * i for i in range(1, 31)
+    ]
+    rates = {
+        row["step"]: row["train/learning_rate"]
+        for row in read_metrics(folder / "metrics.jsonl")
+        if "train/learning_rate" in row
+    }
+    assert rates[13 * 256] < 0.6 * rates[12 * 256]  # half of it since the rollback
+    for name, series in tensorboard_points(folder).items():
+        steps = [step for step, _ in series]
+        assert steps == sorted(set(steps)), name
