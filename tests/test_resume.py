@@ -157,7 +157,11 @@ def assert_same_run(folder: Path, other: Path) -> None:
 def stop_after_checkpoint(name: str, folder: Path, number: int, how: signal.Signals) -> tuple[int, str]:
     """Train in a process of its own and send it a signal some time after a checkpoint. (exit code, output)"""
     process = subprocess.Popen(
-        train_command(name, folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        train_command(name, folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     )
     try:
         until = time.monotonic() + 60
@@ -166,7 +170,10 @@ def stop_after_checkpoint(name: str, folder: Path, number: int, how: signal.Sign
             assert time.monotonic() < until, "no checkpoint"
             time.sleep(0.002)
         time.sleep(random.uniform(0.0, 0.2))
-        os.kill(process.pid, how)
+        if how == signal.SIGINT:  # a terminal sends Ctrl-C to the whole group, workers included
+            os.killpg(process.pid, how)
+        else:
+            os.kill(process.pid, how)
         output = process.communicate(timeout=60)[0]
     finally:
         process.kill()
@@ -212,7 +219,7 @@ def test_a_run_killed_again_and_again_equals_one_that_never_stopped(
 @pytest.mark.parametrize(
     ("name", "how"),
     [("cartpole", signal.SIGTERM), ("cartpole", signal.SIGINT), ("kuka", signal.SIGINT),
-     ("cartpole-workers", signal.SIGTERM)],
+     ("cartpole-workers", signal.SIGINT)],
 )  # fmt: skip
 def test_sigterm_and_ctrl_c_save_say_how_to_go_on_and_lose_nothing(
     name: str, how: signal.Signals, tmp_path: Path, straight: Callable[[str], Path]

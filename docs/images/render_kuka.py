@@ -1,6 +1,6 @@
 """Renders docs/images/kuka.png: four moments of one episode of a trained policy.
 
-    MUJOCO_GL=egl python docs/images/render_kuka.py runs/demo
+MUJOCO_GL=egl python docs/images/render_kuka.py runs/demo
 """
 
 import sys
@@ -15,7 +15,7 @@ import ludus
 from ludus.envs.sim_task import SimTask
 
 SIZE = (480, 360)
-MOMENTS = (0.0, 0.36, 0.66, 1.0)  # of the episode: reach, grasp, carry, placed
+MOMENTS = (0.0, 0.4, 0.7, 1.0)  # of the episode: reach, grasp, carry, placed
 
 
 def frames(run: str, seed: int) -> list[np.ndarray]:
@@ -24,7 +24,7 @@ def frames(run: str, seed: int) -> list[np.ndarray]:
     assert isinstance(env, SimTask)
     model, pictures = env.mj_model, []
     data, camera = mujoco.MjData(model), mujoco.MjvCamera()
-    camera.lookat[:], camera.distance, camera.azimuth, camera.elevation = (0.42, 0, 0.42), 1.7, 215, -18
+    camera.lookat[:], camera.distance, camera.azimuth, camera.elevation = (0.46, 0, 0.38), 1.35, 215, -20
     obs, done = env.reset(seed), False
     with mujoco.Renderer(model, SIZE[1] * 2, SIZE[0] * 2) as renderer:
         while not done:
@@ -41,7 +41,7 @@ def frames(run: str, seed: int) -> list[np.ndarray]:
 
 
 def main() -> None:
-    pictures = frames(sys.argv[1], seed=int(sys.argv[2]) if len(sys.argv) > 2 else 7)
+    pictures = frames(sys.argv[1], seed=int(sys.argv[2]) if len(sys.argv) > 2 else 11)
     chosen = [pictures[round(moment * (len(pictures) - 1))] for moment in MOMENTS]
     strip = Image.new("RGB", (SIZE[0] * len(chosen), SIZE[1]))
     for i, picture in enumerate(chosen):  # drawn at twice the size: smooth edges

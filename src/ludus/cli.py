@@ -202,10 +202,8 @@ def _print_evaluation(run: Path, episodes: int, stochastic: bool, as_json: bool,
     from ludus.runs import evaluate_run
 
     summary = evaluate_run(run, episodes, not stochastic, seed).summary()
-    summary.setdefault("success_rate", float("nan"))
     if as_json:
-        plain = {name: None if value != value else value for name, value in summary.items()}
-        print(json.dumps(plain))
+        print(json.dumps({"success_rate": None, **summary}))  # the key is there for every environment
     else:
         line = evaluation_line({f"eval/{name}": value for name, value in summary.items()})
         print(f"{'sampled' if stochastic else 'deterministic'} actions: {line}")

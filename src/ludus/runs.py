@@ -20,7 +20,7 @@ from ludus.envs import make_vec_env
 from ludus.envs.vec import VecEnv, derive_seed
 from ludus.errors import CheckpointError, ConfigError, LudusError
 from ludus.logging.console import Console
-from ludus.logging.jsonl import JsonlSink, truncate_to
+from ludus.logging.jsonl import JsonlSink, read_metrics, truncate_to
 from ludus.logging.sinks import MetricSink, Tee
 from ludus.policies.policy import Policy
 from ludus.presets import find_preset
@@ -76,6 +76,7 @@ def resume(
                     f"{folder} is already trained to its {trainer.plan.total_steps:,} steps; "
                     f"give it more with 'ludus resume {folder} --total-steps {2 * trainer.plan.total_steps}'."
                 )
+            screen.remember(read_metrics(folder / "metrics.jsonl")[: trainer.counters.metric_rows])
             screen.plan(f"resuming {folder} at step {trainer.step:,}", trainer.plan.lines())
             if overrides:
                 _write_config(folder, config)
@@ -178,7 +179,8 @@ def _setting_lines(config: TrainConfig) -> list[str]:
     env, plan = config.env, make_plan(config)
     minibatch = plan.steps_per_iteration // config.ppo.minibatches
     return [
-        f"{env.num_envs} environments in {config.groups} group(s), horizon {config.ppo.horizon}; "
+        f"{env.num_envs} environments in {config.groups} group{'s' * (config.groups > 1)}, "
+        f"horizon {config.ppo.horizon}; "
         f"{config.ppo.minibatches} minibatches of {minibatch:,} steps × {config.ppo.update_epochs} passes",
         f"networks {' × '.join(map(str, config.policy.hidden))}, seed {config.seed}, device {config.device}",
     ]

@@ -129,6 +129,11 @@ class GymVecEnv(VecEnv):
         return np.asarray(picture) if picture is not None else None
 
     @property
+    def substeps(self) -> int:
+        """Physics steps of one step of a MuJoCo environment."""
+        return int(getattr(self._block.envs[0].unwrapped, "frame_skip", 1))
+
+    @property
     def mj_model(self) -> mujoco.MjModel | None:
         """The model of row 0, where this is a MuJoCo environment."""
         model = getattr(self._block.envs[0].unwrapped, "model", None)

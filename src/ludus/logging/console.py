@@ -79,6 +79,11 @@ class Console:
         line += " ★ best" if best is not None and best is self.state.last_evaluation else ""
         self._show(lambda view: view.evaluation(line))
 
+    def remember(self, rows: list[dict[str, float]]) -> None:
+        """Metrics of before a resume, so that what is best so far is known."""
+        for row in rows:
+            self.state.add_row(int(row["step"]), row)
+
     def message(self, line: str) -> None:
         self._show(lambda view: view.message(line))
 

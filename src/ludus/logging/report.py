@@ -17,6 +17,7 @@ from ludus.logging.charts import Chart, Series, chart_html
 from ludus.logging.jsonl import read_metrics
 from ludus.logging.replay import NO_NETWORK
 from ludus.logging.report_style import SCRIPT, STYLE
+from ludus.logging.run_state import quality
 
 Rows = list[dict[str, float]]
 
@@ -208,7 +209,7 @@ def _evaluations(rows: Rows) -> str:
     if not found:
         return '<h2>Evaluations</h2><div class="card note">No evaluation yet.</div>'
     columns = [c for c in _COLUMNS if any(c[1] in row for row in found)]
-    best = max(found, key=_quality)
+    best = max(found, key=quality)
     head = "".join(f"<th>{words}</th>" for words, _, _ in columns)
     lines = []
     for row in reversed(found):
@@ -238,11 +239,6 @@ _COLUMNS: list[tuple[str, str, Any]] = [
 def _plus_minus(row: dict[str, float], prefix: str) -> str:
     spread = row.get(prefix + "std_reward")
     return text.number(row[prefix + "mean_reward"]) + (f" ± {text.number(spread)}" if spread is not None else "")
-
-
-def _quality(row: dict[str, float]) -> tuple[float, float]:
-    success, reward = row.get("eval/success_rate", -math.inf), row.get("eval/mean_reward", -math.inf)
-    return (-math.inf if math.isnan(success) else success, -math.inf if math.isnan(reward) else reward)
 
 
 def _configuration(run_dir: Path) -> str:

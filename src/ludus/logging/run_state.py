@@ -3,6 +3,7 @@
 import math
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import psutil
@@ -12,16 +13,24 @@ _HISTORY_ROWS = 400
 _HISTORY_OF = ("rollout/success_rate", "rollout/ep_rew_mean", "eval/success_rate", "eval/mean_reward")
 
 
+def quality(metrics: Mapping[str, float]) -> tuple[float, float]:
+    """What 'best' means of an evaluation: (success, reward), the second to break ties.
+
+    Where sampled actions were evaluated too, the best policy is good with both.
+    """
+
+    def mean(name: str) -> float:
+        values = [metrics[p + name] for p in ("eval/", "eval_stochastic/") if p + name in metrics]
+        known = [value for value in values if not math.isnan(value)]
+        return sum(known) / len(known) if known else -math.inf
+
+    return mean("success_rate"), mean("mean_reward")
+
+
 @dataclass
 class Evaluation:
     step: int
     metrics: dict[str, float]
-
-    @property
-    def quality(self) -> tuple[float, float]:
-        """Success first, reward as the tie-break: what 'best so far' means."""
-        values = [self.metrics.get(name, -math.inf) for name in ("eval/success_rate", "eval/mean_reward")]
-        return tuple(-math.inf if math.isnan(v) else v for v in values)  # type: ignore[return-value]
 
 
 @dataclass
@@ -60,7 +69,7 @@ class RunState:
 
     def _note_evaluation(self, step: int, metrics: dict[str, float]) -> None:
         self.last_evaluation = Evaluation(step, metrics)
-        if self.best_evaluation is None or self.last_evaluation.quality > self.best_evaluation.quality:
+        if self.best_evaluation is None or quality(metrics) > quality(self.best_evaluation.metrics):
             self.best_evaluation = self.last_evaluation
 
     @property

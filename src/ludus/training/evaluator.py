@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 from ludus.envs.vec import VecEnv
+from ludus.errors import EnvError
 from ludus.policies.policy import Policy
+
+LONGEST_EPISODE = 100_000  # steps; beyond, an environment is taken for one whose episodes never end
 
 
 @dataclass
@@ -52,7 +55,7 @@ def evaluate(
     Every row plays a number of episodes fixed beforehand: taking the first that end, whichever the row,
     would favour short ones.
     """
-    generator = torch.Generator(device=env.device).manual_seed(seed)
+    generator = torch.Generator(device=policy.value_head.weight.device).manual_seed(seed)
     rows = env.num_rows
     left = torch.tensor([episodes // rows + (row < episodes % rows) for row in range(rows)])
     returns, lengths = torch.zeros(rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.int64)
@@ -64,6 +67,11 @@ def evaluate(
         returns += step.reward.cpu()
         lengths += 1
         done = step.done.cpu()
+        if int(lengths.max()) > LONGEST_EPISODE:
+            raise EnvError(
+                f"{env.name} has an episode of more than {LONGEST_EPISODE:,} steps, so evaluation would not end. "
+                "Give it a time limit, for a Gymnasium environment with --env.max-steps."
+            )
         _count(result, done & (left > 0), returns, lengths, step.metrics)
         left -= done.int()
         returns[done], lengths[done] = 0.0, 0

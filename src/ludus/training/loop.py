@@ -20,7 +20,7 @@ from ludus.envs import make_vec_env
 from ludus.envs.vec import State, VecEnv, derive_seed
 from ludus.errors import CheckpointError, ConfigError, LudusError, TrainingError
 from ludus.logging.console import Console
-from ludus.logging.run_state import system_metrics
+from ludus.logging.run_state import quality, system_metrics
 from ludus.logging.sinks import Tee
 from ludus.policies.policy import make_policy
 from ludus.training.callbacks import Callback
@@ -50,7 +50,7 @@ class Counters:
     iteration: int = 0
     metric_rows: int = 0
     seconds: float = 0.0
-    best_success: float = -1.0  # of the best evaluation so far; the success rate first, then the return
+    best_success: float = float("-inf")  # of the best evaluation so far; the success rate first, then the return
     best_reward: float = float("-inf")
     best_step: int = -1
     evaluation_owed: bool = False  # an interrupt cut the epoch's evaluation short
@@ -156,7 +156,10 @@ class Trainer:
 
     def _end_epoch(self) -> bool:
         self.console.progress(self.step, "evaluating")
+        started = time.perf_counter()
         metrics = self._evaluate()
+        row_at, row_step = self._row_at
+        self._row_at = row_at + time.perf_counter() - started, row_step  # speed is that of training alone
         self.counters.evaluation_owed = not metrics
         if metrics:
             self._write(metrics)
@@ -219,13 +222,9 @@ class Trainer:
     def _is_better(self, metrics: dict[str, float]) -> bool:
         if not metrics:
             return False
-        # Where sampled actions are evaluated too, the best policy is good with both.
-        prefixes = [p for p in ("eval", "eval_stochastic") if f"{p}/mean_reward" in metrics]
-        success = sum(metrics.get(f"{p}/success_rate", 0.0) for p in prefixes) / len(prefixes)
-        reward = sum(metrics[f"{p}/mean_reward"] for p in prefixes) / len(prefixes)
-        better = (success, reward) > (self.counters.best_success, self.counters.best_reward)
+        better = quality(metrics) > (self.counters.best_success, self.counters.best_reward)
         if better:
-            self.counters.best_success, self.counters.best_reward = success, reward
+            self.counters.best_success, self.counters.best_reward = quality(metrics)
             self.counters.best_step = self.step
         return better
 
@@ -269,8 +268,12 @@ class Trainer:
         return {
             "ppo": self.ppo.state(),
             "collector": self.collector.state() if collector else None,
-            "counters": asdict(self.counters) | {"best_reward": str(self.counters.best_reward)},
+            "counters": asdict(self.counters) | self._best_as_text(),
         }
+
+    def _best_as_text(self) -> dict[str, str]:
+        """JSON has no infinity, which is where the search for the best begins."""
+        return {name: str(getattr(self.counters, name)) for name in ("best_success", "best_reward")}
 
     def restore(self, checkpoint: Path) -> None:
         """Continue exactly from a checkpoint, the newest that is intact."""
@@ -279,7 +282,7 @@ class Trainer:
             self.policy.load_state_dict(load_policy_weights(checkpoint))
             self.ppo.load_state(state["ppo"])
             saved = state["counters"]
-            self.counters = Counters(**(saved | {"best_reward": float(saved["best_reward"])}))
+            self.counters = Counters(**(saved | {name: float(saved[name]) for name in self._best_as_text()}))
             if state["collector"] is not None:
                 self.collector.load_state(state["collector"])
             else:

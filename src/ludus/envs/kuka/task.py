@@ -57,7 +57,7 @@ def scene_path() -> Path:
 
 
 class KukaPickPlace(SimTask):
-    """Observation: 34 numbers; action: 3 for the hand's motion, 1 for the gripper (open where its average is ≥ 0)."""
+    """Observation: 34 numbers; action: 3 for the hand's motion, 1 for the gripper (its average ≥ 0 opens)."""
 
     def __init__(self, config: KukaConfig, num_envs: int, threads: int, evaluation: bool = False) -> None:
         model = mujoco.MjModel.from_xml_path(str(scene_path()))
