@@ -76,7 +76,9 @@ def resume(
                     f"{folder} is already trained to its {trainer.plan.total_steps:,} steps; "
                     f"give it more with 'ludus resume {folder} --total-steps {2 * trainer.plan.total_steps}'."
                 )
-            screen.remember(read_metrics(folder / "metrics.jsonl")[: trainer.counters.metric_rows])
+            metrics = folder / "metrics.jsonl"
+            if metrics.exists():  # a lost one is no reason to lose the run as well
+                screen.remember(read_metrics(metrics)[: trainer.counters.metric_rows])
             screen.plan(f"resuming {folder} at step {trainer.step:,}", trainer.plan.lines())
             if overrides:
                 _write_config(folder, config)

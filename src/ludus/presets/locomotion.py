@@ -13,6 +13,7 @@ PPO = PPOConfig(
     minibatches=32,
     update_epochs=10,
     learning_rate=3e-4,
+    entropy_coef=0.002,  # without it a hopper may settle for standing still
     value_coef=0.25,
     recompute_advantages=True,
 )
