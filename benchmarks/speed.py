@@ -112,6 +112,8 @@ def sb3_rate(env_id: str, config: TrainConfig, iterations: int) -> float:
 
 def compare(name: str, case: Case, repeats: int) -> bool:
     config = find_preset(case.preset).config
+    # SB3 estimates advantages once an iteration: so do we here, whatever the preset.
+    config = replace(config, ppo=replace(config.ppo, recompute_advantages=False))
     ours, theirs = [], []
     for _ in range(repeats):
         theirs.append(sb3_rate(case.sb3_env, config, case.sb3_iterations))

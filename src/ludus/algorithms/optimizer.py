@@ -34,11 +34,11 @@ class FlatAdam:
     def step(self, learning_rate: float, stop: Tensor | None = None) -> Tensor:
         """Apply the gradients, or nothing where `stop` (0 or 1, on the device) is set; returns their norm."""
         norm = torch.linalg.vector_norm(self.grad)
-        bad = ((norm - norm) != 0).to(self.steps.dtype)  # 1 where the norm is NaN or infinite
+        bad = (norm - norm).ne_(0)  # 1 where the norm is NaN or infinite, else 0
         self.skipped += bad
-        hold = bad if stop is None else torch.maximum(bad, stop)
-        self.steps += 1 - hold
-        shorten = (norm / self.max_grad_norm).clamp(min=1.0).float()  # what the fused call divides the gradient by
+        hold = (bad if stop is None else torch.maximum(bad, stop)).float()
+        self.steps.add_(1).sub_(hold)
+        shorten = (norm / self.max_grad_norm).clamp_(min=1.0).float()  # the fused call divides the gradient by it
         torch._fused_adam_(
             [self.flat], [self.grad], [self.exp_avg], [self.exp_avg_sq], [], [self.steps],
             lr=learning_rate, beta1=0.9, beta2=0.999, weight_decay=0.0, eps=self.eps,

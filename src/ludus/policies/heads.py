@@ -95,18 +95,19 @@ class GaussianHead(Head):
     def score(self, params: Tensor, action: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         inverse_std = torch.exp(-self.log_std)
         z = (action - params) * inverse_std
-        constant = self.log_std.sum() + self.action_size * _LOG_SQRT_2PI
-        return torch.sub(-constant, (z * z).sum(-1), alpha=0.5), (z, inverse_std)
+        squares = z * z
+        constant = -self.action_size * _LOG_SQRT_2PI - self.log_std.sum()
+        return torch.sub(constant, squares.sum(-1), alpha=0.5), (z, squares, inverse_std)
 
     def entropy(self, params: Tensor) -> Tensor:
         return (self.log_std + _LOG_SQRT_2PI + 0.5).sum().expand(params.shape[:-1])
 
     def seed_gradient(self, saved: tuple[Tensor, ...], weight: Tensor, entropy_coef: float) -> Tensor:
-        z, inverse_std = saved
+        z, squares, inverse_std = saved
         assert self.log_std.grad is not None
-        weighted = z * weight[:, None]  # ∂ log p / ∂ mean = z / σ,  ∂ log p / ∂ log σ = z² − 1
-        torch.sum(weighted * z, 0, out=self.log_std.grad).sub_(weight.sum() + entropy_coef)
-        return weighted.mul_(inverse_std)
+        # ∂ log p / ∂ mean = z / σ,  ∂ log p / ∂ log σ = z² − 1
+        torch.mv(squares.sub_(1).t(), weight, out=self.log_std.grad).sub_(entropy_coef)
+        return (z * weight[:, None]).mul_(inverse_std)
 
     def to_env(self, action: Tensor) -> Tensor:
         return torch.addcmul(self.center, action, self.half_range).clamp(self.low, self.high)
