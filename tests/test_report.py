@@ -24,7 +24,7 @@ from ludus.errors import LudusError
 from ludus.logging import replay as replay_module
 from ludus.logging.charts import Chart, Series, _ticks, chart_html
 from ludus.logging.jsonl import JsonlSink
-from ludus.logging.replay import Replay, frames_html, record_mujoco, replay_html
+from ludus.logging.replay import Replay, frames_html, replay_html
 from ludus.logging.report import write_report
 from ludus.logging.viewer import play
 
@@ -36,6 +36,12 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium or goog
 @pytest.fixture(scope="module")
 def ant() -> mujoco.MjModel:
     return mujoco.MjModel.from_xml_path(str(ANT))
+
+
+def one_episode(model: mujoco.MjModel, frames: list[dict[str, Any]], dt: float, caption: str) -> Replay:
+    replay = Replay(model, dt)
+    replay.add_episode(frames, caption)
+    return replay
 
 
 def ant_frames(model: mujoco.MjModel, count: int, speed: float = 0.0) -> list[dict[str, Any]]:
@@ -187,7 +193,7 @@ def test_recording_says_nothing_and_leaves_the_model_as_it_was(
 ) -> None:
     pytest.importorskip("mjviser")
     before = ant.vis.scale.framewidth, ant.vis.rgba.inertia.copy()
-    replay_html(record_mujoco(ant, ant_frames(ant, 3), 0.05, "x"), "Ant")
+    replay_html(one_episode(ant, ant_frames(ant, 3), 0.05, "x"), "Ant")
     assert ant.vis.scale.framewidth == before[0]
     assert np.array_equal(ant.vis.rgba.inertia, before[1])
     assert capfd.readouterr() == ("", "")
@@ -198,12 +204,12 @@ def test_without_viser_the_sentence_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "viser", None)
     with pytest.raises(LudusError, match=r"pip install 'ludus\[viz\]'"):
-        replay_html(record_mujoco(ant, ant_frames(ant, 2), 0.05, "x"), "Ant")
+        replay_html(one_episode(ant, ant_frames(ant, 2), 0.05, "x"), "Ant")
 
 
 def test_an_empty_replay_is_refused(ant: mujoco.MjModel) -> None:
     with pytest.raises(LudusError, match="at least one frame"):
-        record_mujoco(ant, [], 0.05, "x")
+        one_episode(ant, [], 0.05, "x")
     with pytest.raises(LudusError, match="empty"):
         replay_html(Replay(ant, 0.05), "Ant")
     with pytest.raises(LudusError, match="no frame"):
@@ -379,7 +385,7 @@ def test_the_replay_moves_and_no_request_leaves_the_page(
 ) -> None:
     pytest.importorskip("mjviser")
     path = tmp_path / "replay.html"
-    path.write_text(replay_html(record_mujoco(ant, ant_frames(ant, 300, 0.02), 0.05, "episode 1"), "Ant"))
+    path.write_text(replay_html(one_episode(ant, ant_frames(ant, 300, 0.02), 0.05, "episode 1"), "Ant"))
     browser.open(path)
     time.sleep(2)
     browser.press_space()  # pause, and wait until the page has faded in and stands still

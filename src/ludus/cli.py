@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import tyro
 
 from ludus import __version__
-from ludus.config import TrainConfig, load_config
+from ludus.config import LOOP_NAMES, TrainConfig, load_config
 from ludus.envs import GymConfig
 from ludus.errors import ConfigError, LudusError, did_you_mean
 
@@ -161,14 +161,11 @@ def _take_option(arguments: list[str], option: str) -> tuple[list[str], str | No
     return arguments, None
 
 
-_LOOP_FLAGS = ("--total-steps", "--epochs", "--cycles", "--iterations")
-
-
 def _with_short_names(arguments: list[str]) -> list[str]:
     """`--total-steps` for `--loop.total-steps`, and so on."""
     return [
         argument.replace("--", "--loop.", 1)
-        if argument.split("=")[0].replace("_", "-") in _LOOP_FLAGS
+        if argument.split("=")[0].removeprefix("--").replace("-", "_") in LOOP_NAMES
         else argument
         for argument in arguments
     ]

@@ -36,6 +36,10 @@ class LoopConfig:
     """Iterations a cycle."""
 
 
+# The loop's own settings may be given without their section: total_steps for loop.total_steps.
+LOOP_NAMES = tuple(f.name for f in dataclasses.fields(LoopConfig))
+
+
 @dataclass(frozen=True)
 class EvalConfig:
     """Evaluation on starts that training never uses."""
@@ -207,7 +211,7 @@ def apply_overrides(config: TrainConfig, overrides: dict[str, Any]) -> TrainConf
     """`{"seed": 1, "ppo.learning_rate": 1e-3}` or nested dicts over a configuration."""
     nested: dict[str, Any] = {}
     for name, value in overrides.items():
-        *path, last = name.split(".")
+        *path, last = (f"loop.{name}" if name in LOOP_NAMES else name).split(".")
         place = nested
         for part in path:
             place = place.setdefault(part, {})

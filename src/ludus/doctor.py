@@ -15,9 +15,6 @@ _EXTRAS = {
     "viz": (["viser", "mjviser"], "ludus play and the 3-D replay"),
     "onnx": (["onnx", "onnxscript", "onnxruntime"], "ludus export"),
     "wandb": (["wandb"], "logging to Weights & Biases"),
-    "video": (["imageio", "imageio_ffmpeg"], "videos"),
-    "data": (["h5py"], "recorded data"),
-    "gpu": (["mujoco_warp", "warp"], "simulation on a GPU"),
 }
 _NEEDED = ("torch", "numpy", "gymnasium", "mujoco", "tyro", "rich", "tensorboard", "safetensors")
 

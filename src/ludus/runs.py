@@ -1,5 +1,6 @@
 """What can be done with a run: train, resume, load, evaluate, report, play. Command line and Python share it."""
 
+import importlib.util
 import json
 import platform
 import sys
@@ -47,6 +48,8 @@ def train(
     `config` replaces the preset's own.
     """
     config = apply_overrides(config or find_preset(preset).config, {**settings, **(overrides or {})})
+    if config.log.wandb and importlib.util.find_spec("wandb") is None:  # before anything is written
+        raise ConfigError("W&B logging is on, but the package is missing: `pip install 'ludus[wandb]'`.")
     folder = Path(run_dir) if run_dir else Path("runs") / preset.replace(":", "-") / _run_name(config.seed)
     with console or Console() as screen:
         with closing(Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks)) as trainer:

@@ -59,13 +59,6 @@ class Replay:
         self.episodes.append(Episode(list(frames), caption))
 
 
-def record_mujoco(model: mujoco.MjModel, frames: Sequence[Frame], dt: float, caption: str) -> Replay:
-    """A replay of one episode; `add_episode` adds more. Frames: dict(qpos, mocap_pos, mocap_quat)."""
-    replay = Replay(model, dt)
-    replay.add_episode(frames, caption)
-    return replay
-
-
 def replay_html(replay: Replay, title: str) -> str:
     """A page with the episodes one after the other, to turn with the mouse."""
     if not replay.episodes:

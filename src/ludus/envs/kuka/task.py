@@ -104,7 +104,6 @@ class KukaPickPlace(SimTask):
     def observe(self, rows: Rows) -> Tensor:
         sensors, qpos = self._sensors[rows], self._qpos[rows]
         hand, cube = sensors[:, :3], qpos[:, 9:12]
-        touching = (sensors[:, 9:11] > 0).double()
         to_goal = self.memory["goal"][rows] - cube
         parts = [
             sensors[:, :6],  # hand position and velocity
@@ -115,9 +114,9 @@ class KukaPickPlace(SimTask):
             sensors[:, 6:9],  # cube velocity
             cube - hand,
             to_goal,
-            to_goal * touching.prod(dim=1, keepdim=True),  # the way to carry, once there is something to carry
+            to_goal * self._grasped(rows)[:, None],  # the way to carry, once there is something to carry
             self.memory["target"][rows] - hand,  # how far the hand lags behind
-            touching,  # each fingertip touches the cube
+            (sensors[:, 9:11] > 0).double(),  # each fingertip touches the cube
         ]
         return torch.cat(parts, dim=1).float()
 
@@ -133,7 +132,8 @@ class KukaPickPlace(SimTask):
         success = on_pad & ~touching.any(dim=1) & resting
         fallen = ((self._qpos[:, 9:11] - self._table_center).abs() > self._table_half).any(dim=1)
         reward = progress - 0.1 + 20.0 * success - 5.0 * fallen
-        metrics = {"success": success.float(), "grasped": touching.all(dim=1).float(), "fallen": fallen.float()}
+        metrics = {"success": success.float(), "grasped": self._grasped(slice(None)).float()}
+        metrics["fallen"] = fallen.float()
         return Score(reward, success | fallen, metrics)
 
     def _potential(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
@@ -144,13 +144,17 @@ class KukaPickPlace(SimTask):
         on_pad = (offset.abs() < self._on_pad).all(dim=1)
         lift = ((cube[:, 2] - TABLE_TOP - CUBE_HALF) / 0.05).clamp(0, 1)
         # A cube on the pad has been grasped and lifted; what is left to do there is to open the hand.
-        held = 10.0 * touching.all(dim=1) * (1.0 + lift)
+        held = 10.0 * self._grasped(rows) * (1.0 + lift)
         hold = torch.where(on_pad, 20.0 + 5.0 / FINGER_OPEN * qpos[:, 7], held)
         distance = torch.linalg.vector_norm(torch.stack([cube - sensors[:, :3], offset]), dim=2)  # [2, n]
         reach, goal = torch.tanh(distance * self._nearness)
         # Carrying is worth the most, and worth something from the far end of the table: beside the jumps of
         # grasping and lifting, a weak slope towards the pad is lost in noise.
         return hold + 10.0 * (1 - reach) + 60.0 * (1 - goal), on_pad, touching
+
+    def _grasped(self, rows: Rows) -> Tensor:
+        """[n] bool: both fingertips touch the cube and it is between them; a closed fist may push with both."""
+        return (self._sensors[rows, 9:11] > 0).all(dim=1) & (self._qpos[rows, 7] > 0.5 * CUBE_HALF)
 
     # Beginning ----------------------------------------------------------------------------------
     def begin_episode(self, rows: Tensor) -> None:
