@@ -24,7 +24,7 @@ class JsonlSink:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.touch()
-            self.rows_written = truncate_to(self.path, None)  # rows of an earlier session count
+            self.rows_written = truncate_to(self.path, None)  # rows of before a resume count
             # Unbuffered: a row is in the file when `write` returns, whatever happens to this process.
             self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (held open for the whole run)
         except OSError as error:

@@ -93,7 +93,7 @@ class RunState:
 
     @property
     def speed(self) -> float | None:
-        """Steps a second: the newest told, or the mean of this session."""
+        """Steps a second: the newest told, or the mean since the start."""
         told = self.metrics.get("time/fps")
         if told is not None:
             return told
