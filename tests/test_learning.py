@@ -176,7 +176,7 @@ def test_a_time_limit_does_not_end_the_future_and_a_termination_does(tmp_path: P
     policy = ludus.load(run)
     clock = torch.arange(Clock.length)
     with torch.no_grad():
-        value = policy.value_of(policy.normalize(clock[:, None] / Clock.length))
+        value = policy.value_of(policy.prepare(clock[:, None] / Clock.length), policy.start(len(clock)))
     if end == "terminated":
         expected = (1 - GAMMA ** (Clock.length - clock.double())) / (1 - GAMMA)
     else:

@@ -8,8 +8,10 @@ from torch import Tensor
 
 from ludus.algorithms.advantage import generalized_advantage, next_values
 from ludus.algorithms.optimizer import FlatAdam
-from ludus.algorithms.ppo import PPO, Batch, PPOConfig, ReturnScale
-from ludus.buffers.segments import Segments
+from ludus.algorithms.ppo import PPO, Batch, PPOConfig
+from ludus.algorithms.return_scale import ReturnScale
+from ludus.algorithms.update_data import prioritized
+from ludus.buffers.segments import SegmentBuffer, Segments, SegmentSchedule
 from ludus.errors import ConfigError
 from ludus.policies.normalizer import ObsNormalizer
 from ludus.policies.policy import Policy, PolicyConfig
@@ -22,92 +24,132 @@ ACTION_SPACES = {
 }
 
 
-def random_segments(rows: int, horizon: int, seed: int, action_size: int = 3) -> Segments:
+def schedule_of(rows: int, horizon: int) -> SegmentSchedule:
+    return SegmentSchedule(rows, rows, horizon)
+
+
+def random_segments(policy: Policy, rows: int, horizon: int, seed: int) -> Segments:
+    """A rollout as it might have been recorded, with ends of both kinds."""
     g = torch.Generator().manual_seed(seed)
-    terminated = torch.rand(rows, horizon, generator=g) < 0.15
-    truncated = (torch.rand(rows, horizon, generator=g) < 0.15) & ~terminated
-    at = truncated.flatten().nonzero().squeeze(1)
-    return Segments(
-        obs=torch.randn(rows, horizon, 5, generator=g),
-        action=torch.randn(rows, horizon, action_size, generator=g),
-        reward=torch.randn(rows, horizon, generator=g),
-        terminated=terminated,
-        truncated=truncated,
-        last_obs=torch.randn(rows, 5, generator=g),
-        truncated_at=at,
-        truncated_obs=torch.randn(len(at), 5, generator=g),
+    shape = (horizon + 1, rows)
+    buffer = SegmentBuffer(
+        schedule_of(rows, horizon),
+        (5,),
+        torch.float32,
+        policy.head.action_size,
+        policy.state_size,
+        torch.device("cpu"),
     )
+    terminated = torch.rand(shape, generator=g) < 0.15
+    truncated = (torch.rand(shape, generator=g) < 0.15) & ~terminated
+    obs = torch.randn((*shape, 5), generator=g)
+    params, _ = policy.params_of(obs.flatten(0, 1), policy.start(obs.shape[0] * rows))
+    action = choose(policy, params.detach(), g)
+    track = buffer.track
+    track.obs.copy_(obs)
+    track.action.copy_(action.view(*shape, -1))
+    track.log_prob.copy_(policy.head.log_prob(params, action).detach().view(shape))
+    for target in (track.value, track.reward, track.discounted):
+        target.copy_(torch.randn(shape, generator=g))
+    track.done.copy_(terminated | truncated)
+    track.final_value.copy_(torch.randn(shape, generator=g) * truncated)
+    track.present.fill_(True)
+    buffer.time = horizon
+    return buffer.take(0)
 
 
-def sampled_actions(policy: Policy, n: int, generator: torch.Generator) -> Tensor:
-    x = torch.randn(n, 5, generator=generator)
-    with torch.no_grad():
-        return policy.choose(policy.params_of(x), deterministic=False, generator=generator)
+@torch.no_grad()
+def choose(policy: Policy, params: Tensor, generator: torch.Generator) -> Tensor:
+    return policy.head.sample(params, policy.head.noise(params.shape[:-1], generator))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_advantages_equal_a_loop_over_single_episodes(seed: int) -> None:
-    rows, horizon, gamma, lam = 4, 23, 0.97, 0.9
-    s = random_segments(rows, horizon, seed)
-    value = torch.randn(rows, horizon, dtype=torch.float64)
-    last, final = (
-        torch.randn(rows, dtype=torch.float64),
-        torch.randn(len(s.truncated_at), dtype=torch.float64),
-    )
-    expected = np.zeros((rows, horizon))
-    final_of = {int(p): float(v) for p, v in zip(s.truncated_at, final, strict=True)}
-    for row in range(rows):
+@pytest.mark.parametrize("clips", [None, (1.0, 1.0), (1.5, 0.8)])
+def test_advantages_equal_a_loop_over_single_episodes(seed: int, clips: tuple[float, float] | None) -> None:
+    segments, horizon, gamma, lam = 4, 23, 0.97, 0.9
+    rng = np.random.default_rng(seed)
+    reward, value, final = rng.normal(size=(3, horizon, segments))
+    last, ratio = rng.normal(size=segments), np.exp(rng.normal(size=(horizon, segments)) * 0.5)
+    terminated = rng.random((horizon, segments)) < 0.15
+    done = terminated | (rng.random((horizon, segments)) < 0.15)
+    final[~done | terminated] = 0.0
+    rho_clip, c_clip = clips or (1.0, 1.0)
+    rho, c = (np.minimum(ratio, rho_clip), np.minimum(ratio, c_clip)) if clips else (ratio**0, ratio**0)
+    expected = np.zeros((horizon, segments))
+    for s in range(segments):
         for t in range(horizon):  # forward sum of discounted TD errors until the episode or horizon ends
             weight, total = 1.0, 0.0
             for k in range(t, horizon):
-                if s.terminated[row, k]:
-                    following = 0.0
-                elif s.truncated[row, k]:
-                    following = final_of[row * horizon + k]
-                else:
-                    following = float(value[row, k + 1]) if k + 1 < horizon else float(last[row])
-                total += weight * (float(s.reward[row, k]) + gamma * following - float(value[row, k]))
-                if s.done[row, k]:
+                after = final[k, s] if done[k, s] else value[k + 1, s] if k + 1 < horizon else last[s]
+                total += weight * rho[k, s] * (reward[k, s] + gamma * after - value[k, s])
+                if done[k, s]:
                     break
-                weight *= gamma * lam
-            expected[row, t] = total
-    following = next_values(value, last, s.terminated, s.truncated_at, final)
-    actual = generalized_advantage(s.reward.double(), value, following, s.done, gamma, lam)
-    np.testing.assert_allclose(actual.numpy(), expected, atol=1e-6)
+                weight *= gamma * lam * c[k, s]
+            expected[t, s] = total
+    reward_, value_, final_, last_, done_, ratio_ = map(
+        torch.from_numpy, (reward, value, final, last, done, ratio)
+    )
+    following = next_values(value_, last_, done_, final_)
+    moved = (ratio_, rho_clip, c_clip) if clips else ()
+    actual = generalized_advantage(reward_, value_, following, done_, gamma, lam, *moved)
+    np.testing.assert_allclose(actual.numpy(), expected, atol=1e-12)
+
+
+def test_v_trace_is_gae_where_the_policy_has_not_moved() -> None:
+    reward, value, following = torch.randn(3, 9, 4).unbind()
+    done, ones = torch.rand(9, 4) < 0.2, torch.ones(9, 4)
+    plain = generalized_advantage(reward, value, following, done, 0.9, 0.8)
+    assert torch.equal(plain, generalized_advantage(reward, value, following, done, 0.9, 0.8, ones, 1.0, 1.0))
 
 
 def test_truncated_episode_bootstraps_from_final_observation_and_terminated_does_not() -> None:
-    value, last = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([9.0])
-    terminated = torch.tensor([[True, False, False]])
-    following = next_values(value, last, terminated, torch.tensor([1]), torch.tensor([7.0]))
-    assert following.tolist() == [[0.0, 7.0, 9.0]]
+    value, last = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([9.0])
+    done, final = torch.tensor([[True], [True], [False]]), torch.tensor([[0.0], [7.0], [0.0]])
+    assert next_values(value, last, done, final).flatten().tolist() == [0.0, 7.0, 9.0]
 
 
 @pytest.mark.parametrize("kind", ACTION_SPACES)
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "elu"])
 @pytest.mark.parametrize("value_clip", [0.0, 0.1])
-def test_written_out_gradient_equals_autograd(kind: str, shared: bool, activation: str, value_clip: float) -> None:
+@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_written_out_gradient_equals_autograd(
+    kind: str, shared: bool, activation: str, value_clip: float, memory: bool, masked: bool
+) -> None:
+    if shared and memory:
+        pytest.skip("with a memory the trunk is always shared")
     torch.manual_seed(3)
-    config = PolicyConfig(hidden=(16, 8), shared_trunk=shared, activation=activation, normalize_obs=False)  # type: ignore[arg-type]
-    policy = Policy(OBS, ACTION_SPACES[kind], config).double()
+    config = PolicyConfig(
+        hidden=(16, 8), shared_trunk=shared, activation=activation, normalize_obs=False,  # type: ignore[arg-type]
+        memory="lstm" if memory else "none", memory_size=8,
+    )  # fmt: skip
+    policy = Policy(OBS, ACTION_SPACES[kind], config)
     torch.nn.init.normal_(policy.head.linear.weight)  # far from uniform, so that every term matters
     ppo_config = PPOConfig(horizon=8, minibatches=1, entropy_coef=0.03, value_clip=value_clip, max_grad_norm=1e9)
-    ppo = PPO(policy, ppo_config, rows=8, seed=0)
     g = torch.Generator().manual_seed(1)
-    n = 64
+    horizon, segments = 8, 8
+    n = horizon * segments
+    x = torch.randn(n, 5, generator=g)
+    start = policy.start(segments if memory else n)
+    params, _ = policy.params_of(x, policy.start(n))
+    numbers = torch.randn(4, n, generator=g, dtype=torch.float64)
+    share = torch.rand(n, generator=g, dtype=torch.float64) * (torch.rand(n, generator=g) < 0.8)
     batch = Batch(
-        x=torch.randn(n, 5, generator=g, dtype=torch.float64),
-        action=sampled_actions(policy.float(), n, g).double(),
-        old_log_prob=torch.randn(n, generator=g, dtype=torch.float64) * 0.3 - 2.0,
-        advantage=torch.randn(n, generator=g, dtype=torch.float64),
-        returns=torch.randn(n, generator=g, dtype=torch.float64),
-        old_value=torch.randn(n, generator=g, dtype=torch.float64) * 0.1,
+        x=x.double(),
+        action=choose(policy, params.detach(), g).double(),
+        old_log_prob=numbers[0] * 0.3 - 2.0,
+        advantage=numbers[1],
+        returns=numbers[2],
+        old_value=numbers[3] * 0.1,
+        share=share / share.sum() if masked else 1.0 / n,
+        state=torch.randn(start.shape, generator=g).double(),
+        keep=(torch.rand(horizon, segments, generator=g) < 0.7).double() if memory else None,
     )
-    policy.double()
-    ppo = PPO(policy, ppo_config, rows=8, seed=0)
+    ppo = PPO(policy.double(), ppo_config, schedule_of(segments, horizon), seed=0)
+    ppo._entropy_coef = torch.tensor(0.03, dtype=torch.float64)
     with torch.no_grad():
-        ppo._step(batch, rate=0.0, entropy_coef=0.03, totals=None)
+        ppo._step(batch, measured=False)
     written = [p.grad.clone() for p in policy.parameters() if p.grad is not None]
     for p in policy.parameters():
         p.grad = None
@@ -117,7 +159,7 @@ def test_written_out_gradient_equals_autograd(kind: str, shared: bool, activatio
 
 
 def _slow_loss(policy: Policy, batch: Batch, config: PPOConfig) -> Tensor:
-    params, value = policy.params_and_value_of(batch.x)
+    params, value = _slow_outputs(policy, batch)
     if isinstance(policy.action_space, gym.spaces.Box):
         dist = torch.distributions.Normal(params, policy.head.log_std.exp())  # type: ignore[operator, union-attr]
         log_prob, entropy = dist.log_prob(batch.action).sum(-1), dist.entropy().sum(-1)
@@ -128,12 +170,33 @@ def _slow_loss(policy: Policy, batch: Batch, config: PPOConfig) -> Tensor:
         entropy = sum(d.entropy() for d in dists)  # type: ignore[assignment]
     ratio = (log_prob - batch.old_log_prob).exp()
     clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
-    policy_loss = -torch.min(ratio * batch.advantage, clipped * batch.advantage).mean()
+    share = batch.share
+    policy_loss = -(torch.min(ratio * batch.advantage, clipped * batch.advantage) * share).sum()
     error = (value - batch.returns) ** 2
     if config.value_clip > 0:
         near = batch.old_value + (value - batch.old_value).clamp(-config.value_clip, config.value_clip)
         error = torch.max(error, (near - batch.returns) ** 2)
-    return policy_loss + config.value_coef * error.mean() - config.entropy_coef * entropy.mean()
+    return policy_loss + config.value_coef * (error * share).sum() - config.entropy_coef * (entropy * share).sum()
+
+
+def _slow_outputs(policy: Policy, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Step by step, with torch's own LSTM cell and autograd."""
+    memory = policy.memory
+    if memory is None or batch.keep is None:
+        params, value, _ = policy.params_and_value_of(batch.x, batch.state)
+        return params, value
+    features = policy.encoder(batch.x).view(*batch.keep.shape, -1)
+    h, c = batch.state.split(memory.size, 1)
+    outputs = []
+    for t in range(len(batch.keep)):
+        h, c = h * batch.keep[t][:, None], c * batch.keep[t][:, None]
+        gates = features[t] @ memory.weight_x.t() + h @ memory.weight_h.t() + memory.bias
+        i, f, o, g = gates.split(memory.size, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        outputs.append(h)
+    remembered = torch.cat(outputs)
+    return policy.head(remembered), policy.value_head(remembered).squeeze(-1)
 
 
 def test_flat_adam_equals_torch_adam_with_clipping() -> None:
@@ -183,18 +246,31 @@ def test_normalizer_equals_numpy_over_everything_it_saw() -> None:
     np.testing.assert_allclose(normalizer.m2 / normalizer.count, everything.var(0), rtol=1e-6)
 
 
-def test_return_scale_equals_a_loop_over_rows() -> None:
-    scale, gamma = ReturnScale(4, 0.9, torch.device("cpu")), 0.9
-    running, history = np.zeros(4), []
-    for seed in range(3):
-        s = random_segments(4, 11, seed)
-        scaled = scale.scale(s)
-        for t in range(11):
-            running = running * gamma + s.reward[:, t].numpy()
-            history.append(running.copy())
-            running = running * ~s.done[:, t].numpy()
-        deviation = np.std(np.stack(history))
-        np.testing.assert_allclose(scaled, np.clip(s.reward / deviation, -10, 10), rtol=1e-5)
+@pytest.mark.parametrize("masked", [False, True])
+def test_return_scale_equals_numpy_over_all_returns_seen(masked: bool) -> None:
+    scale, rng, seen = ReturnScale(torch.device("cpu")), np.random.default_rng(0), []
+    for _ in range(3):
+        discounted, reward = rng.normal(2.0, 3.0, (2, 11, 4)).astype(np.float32)
+        present = rng.random((11, 4)) < (0.6 if masked else 2.0)
+        scale.update(torch.from_numpy(discounted), torch.from_numpy(present) if masked else None)
+        seen.append(discounted[present])
+        deviation = np.std(np.concatenate(seen).astype(np.float64))
+        scaled = scale.scale(torch.from_numpy(reward))
+        np.testing.assert_allclose(scaled, np.clip(reward / deviation, -10, 10), rtol=1e-5)
+
+
+def test_prioritized_choice_has_its_probabilities_and_weights_that_undo_them() -> None:
+    priority, alpha, beta = torch.tensor([0.5, 2.0, 0.0, 4.0]), 0.7, 0.4
+    p = np.array([0.5, 2.0, 0.0, 4.0]) ** alpha
+    p /= p.sum()
+    ids, weights = prioritized(priority, 200_000, alpha, beta, torch.Generator().manual_seed(0))
+    np.testing.assert_allclose(np.bincount(ids, minlength=4) / 200_000, p, atol=0.005)
+    np.testing.assert_allclose(weights[:500], (4 * p[ids[:500]]) ** -beta, rtol=1e-5)
+    # Fully corrected, the weighted mean over the choice is the mean over all.
+    some = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    ids, weights = prioritized(some, 200_000, 1.0, 1.0, torch.Generator().manual_seed(1))
+    values = torch.tensor([3.0, -1.0, 5.0, 2.0])
+    assert float((values[ids] * weights).mean()) == pytest.approx(float(values.mean()), abs=0.02)
 
 
 @pytest.mark.parametrize("kind", ACTION_SPACES)
@@ -202,8 +278,8 @@ def test_sampled_actions_have_the_probabilities_they_are_said_to_have(kind: str)
     torch.manual_seed(0)
     policy = Policy(OBS, ACTION_SPACES[kind], PolicyConfig(hidden=(8,), initial_std=0.5))
     torch.nn.init.normal_(policy.head.linear.weight)
-    params = policy.params_of(torch.randn(1, 5)).detach().expand(200_000, -1)
-    action = policy.choose(params, deterministic=False, generator=torch.Generator().manual_seed(1))
+    params = policy.params_of(torch.randn(1, 5), policy.start(1))[0].detach().expand(200_000, -1)
+    action = choose(policy, params, torch.Generator().manual_seed(1))
     with torch.no_grad():
         entropy = -policy.head.log_prob(params, action).mean()  # E[−log p] is the entropy
         torch.testing.assert_close(entropy, policy.head.entropy(params[:1])[0], rtol=0.02, atol=0.01)
@@ -214,15 +290,18 @@ def test_update_keeps_going_to_the_end_without_a_divergence_limit_and_stops_with
         torch.manual_seed(0)
         policy = Policy(OBS, ACTION_SPACES["gaussian"], PolicyConfig(hidden=(16,)))
         config = PPOConfig(horizon=16, minibatches=4, update_epochs=8, learning_rate=3e-2, target_kl=target_kl)
-        ppo = PPO(policy, config, rows=8, seed=0)
-        ppo.update(random_segments(8, 16, 0), progress=0.0)
+        ppo = PPO(policy, config, schedule_of(8, 16), seed=0)
+        ppo.update(random_segments(policy, 8, 16, 0), progress=0.0)
         return float(ppo.optimizer.steps)
 
     assert gradient_steps(0.0) == 32
     assert gradient_steps(0.01) < 8
 
 
-def test_minibatches_that_do_not_divide_the_rollout_are_refused_with_the_numbers() -> None:
+def test_minibatches_that_do_not_divide_the_rollout_are_refused_with_numbers_that_would() -> None:
     policy = Policy(OBS, ACTION_SPACES["gaussian"], PolicyConfig())
-    with pytest.raises(ConfigError, match="5 rows × horizon 7 = 35 steps do not divide into 4 minibatches"):
-        PPO(policy, PPOConfig(horizon=7, minibatches=4), rows=5, seed=0)
+    with pytest.raises(ConfigError, match=r"5 segments × horizon 7 = 35 steps do not divide into 4 .* 1 or 5"):
+        PPO(policy, PPOConfig(horizon=7, minibatches=4), schedule_of(5, 7), seed=0)
+    remembers = Policy(OBS, ACTION_SPACES["gaussian"], PolicyConfig(memory="lstm"))
+    with pytest.raises(ConfigError, match="of whole segments"):
+        PPO(remembers, PPOConfig(horizon=8, minibatches=4), schedule_of(6, 8), seed=0)

@@ -34,7 +34,7 @@ def frames(run: str, seed: int) -> list[np.ndarray]:
             renderer.update_scene(data, camera)
             pictures.append(renderer.render().copy())
             with torch.no_grad():
-                step = env.step(policy.act(obs, deterministic=True))
+                step = env.step(policy.act(obs))
             obs, done = step.obs, bool(step.done[0])
     env.close()
     return pictures

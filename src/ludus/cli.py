@@ -17,7 +17,6 @@ import tyro
 
 from ludus import __version__
 from ludus.config import LOOP_NAMES, TrainConfig, load_config
-from ludus.envs import GymConfig
 from ludus.errors import ConfigError, LudusError, did_you_mean
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
@@ -26,7 +25,7 @@ _TEMPLATE = """usage: ludus COMMAND …
 
 Train policies with one loop, from two CPU cores to a GPU.
 
-  train PRESET|gym:ID    train a policy        ludus train kuka-pick-place
+  train PRESET|gym:ID|…  train a policy        ludus train kuka-pick-place
   resume RUN             go on with a run      ludus resume runs/kuka-pick-place/…
   eval RUN               measure its policy    ludus eval RUN --episodes 200 --json
   play RUN               watch it in the browser
@@ -86,13 +85,14 @@ def _fail(message: str) -> None:
 
 # train and resume -------------------------------------------------------------------------------
 def _train(arguments: list[str]) -> None:
-    """Train a preset or any Gymnasium environment."""
+    """Train a preset, or any environment by its name."""
     from ludus.presets import all_presets, find_preset
     from ludus.runs import train
 
     if not arguments or arguments[0].startswith("-"):
-        print("usage: ludus train PRESET|gym:ID [--flags] [--run-dir DIR] [--config FILE]\n\nPresets:")
+        print("usage: ludus train PRESET|gym:ID|… [--flags] [--run-dir DIR] [--config FILE]\n\nPresets:")
         _print_presets(list(all_presets().values()))
+        print("\nEnvironments of other packages, by name: 'ludus list' shows how.")
         print("\n'ludus train PRESET --help' shows every setting of a preset.")
         sys.exit(0 if arguments and arguments[0] in ("-h", "--help") else 2)
     name, rest = arguments[0], arguments[1:]
@@ -101,7 +101,7 @@ def _train(arguments: list[str]) -> None:
     rest, run_dir = _take_option(rest, "--run-dir")
     if file is not None:
         base = load_config(Path(file), base)
-    # Keyword arguments of a Gymnasium environment go past the flags' types: a file may give any values.
+    # Keyword arguments of an environment go past the flags' types: a file may give any values.
     kwargs = _kwargs_of(base)
     config = tyro.cli(
         tyro.conf.AvoidSubcommands[TrainConfig],
@@ -119,28 +119,35 @@ def _train(arguments: list[str]) -> None:
 
 
 def _kwargs_of(config: TrainConfig) -> dict[str, Any]:
-    return config.env.kwargs if isinstance(config.env, GymConfig) else {}
+    return dict(getattr(config.env, "kwargs", {}))
 
 
 def _with_kwargs(config: TrainConfig, kwargs: dict[str, Any]) -> TrainConfig:
-    return replace(config, env=replace(config.env, kwargs=kwargs)) if isinstance(config.env, GymConfig) else config
+    if not hasattr(config.env, "kwargs"):
+        return config
+    changes: dict[str, Any] = {"kwargs": kwargs}
+    return replace(config, env=replace(config.env, **changes))
 
 
 def _resume(arguments: list[str]) -> None:
     """Go on with a run from its newest intact checkpoint."""
     from ludus.runs import resume
 
-    def arguments_of(run: tyro.conf.Positional[Path], total_steps: int = 0) -> tuple[Path, int]:
+    def arguments_of(
+        run: tyro.conf.Positional[Path], total_steps: int = 0, device: str = ""
+    ) -> tuple[Path, int, str]:
         """Go on with a run, exactly where it was.
 
         Args:
             run: Folder of the run.
             total_steps: Train to this many steps instead of those planned.
+            device: Go on here instead: cpu or cuda. All is kept but the random streams, which begin anew.
         """
-        return run, total_steps
+        return run, total_steps, device
 
-    run, total_steps = tyro.cli(arguments_of, args=arguments, prog="ludus resume")
-    overrides = {"loop.total_steps": total_steps, "loop.epochs": 0} if total_steps else {}
+    run, total_steps, device = tyro.cli(arguments_of, args=arguments, prog="ludus resume")
+    overrides: dict[str, Any] = {"loop.total_steps": total_steps, "loop.epochs": 0} if total_steps else {}
+    overrides |= {"device": device} if device else {}
     _exit_if_incomplete(resume(run, overrides=overrides))
 
 
@@ -254,12 +261,14 @@ def _export(arguments: list[str]) -> None:
 
 # The installation -------------------------------------------------------------------------------
 def _list(arguments: list[str]) -> None:
-    from ludus.presets import all_presets
+    from ludus.presets import OPEN_KINDS, all_presets
 
     def command() -> None:
         """Show all presets."""
         _print_presets(list(all_presets().values()))
-        print("\nAny Gymnasium environment: ludus train gym:CartPole-v1, gym:my_package:MyEnv-v0 …")
+        print("\nAnd by name:")
+        for _, example, what in OPEN_KINDS.values():
+            print(f"  ludus train {example}\n      {what}")
 
     tyro.cli(command, args=arguments, prog="ludus list")
 
@@ -279,7 +288,7 @@ def _check(arguments: list[str]) -> None:
         """Say what is wrong with an environment, and what to do about it.
 
         Args:
-            env: A preset or gym:ID.
+            env: A preset, gym:ID or another name that 'ludus list' shows.
             steps: How long to play with it.
         """
         config = find_preset(env).config.env

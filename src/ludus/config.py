@@ -7,11 +7,12 @@ import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 
-from ludus.algorithms.ppo import PPOConfig
+from ludus.algorithms.ppo import PPOConfig, check_divides
+from ludus.buffers.segments import SegmentSchedule
 from ludus.envs import ENV_KINDS, EnvConfig
 from ludus.envs.kuka.task import KukaConfig
 from ludus.errors import ConfigError, did_you_mean
@@ -86,6 +87,10 @@ class TrainConfig:
     """Groups of environments in flight: with 2, one simulates while the policy acts for the other."""
     torch_threads: int = 1
     """Threads of one network operation; small networks want 1."""
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    """Of the factors in matrix products, whose sums stay float32; the coarser, the faster where hardware has it."""
+    cuda_graphs: bool = True
+    """On a GPU, record steps and updates once and replay them; off, to find an error."""
     env: EnvConfig = field(default_factory=KukaConfig)
     """The environment."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
@@ -106,11 +111,15 @@ class TrainConfig:
 class Plan:
     """The loop in numbers. The last epoch and cycle may be shorter than the others."""
 
-    steps_per_iteration: int
+    schedule: SegmentSchedule
     batches_per_iteration: int
     iterations_per_cycle: int
     cycles_per_epoch: int
     total_iterations: int
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.schedule.segments * self.schedule.horizon
 
     @property
     def total_steps(self) -> int:
@@ -135,9 +144,10 @@ class Plan:
 # Settings that must be at least so large. What an environment adds of its own is checked where it is made.
 _MINIMA = {
     0: ("seed", "loop.epochs", "loop.cycles", "checkpoint.every", "ppo.learning_rate", "ppo.learning_rate_final",
-        "ppo.gamma", "ppo.gae_lambda", "ppo.clip", "ppo.value_clip", "ppo.std_final", "ppo.target_kl"),
+        "ppo.gamma", "ppo.gae_lambda", "ppo.clip", "ppo.value_clip", "ppo.std_final", "ppo.target_kl",
+        "ppo.segments", "ppo.rho_clip", "ppo.c_clip", "ppo.prio_alpha", "ppo.prio_beta"),
     1: ("env.num_envs", "ppo.horizon", "ppo.minibatches", "ppo.update_epochs", "loop.iterations", "groups",
-        "torch_threads", "eval.episodes", "eval.every", "checkpoint.keep"),
+        "torch_threads", "eval.episodes", "eval.every", "checkpoint.keep", "policy.memory_size"),
 }  # fmt: skip
 
 
@@ -154,26 +164,32 @@ def _check_numbers(config: TrainConfig) -> None:
         raise ConfigError(f"--policy.hidden is {config.policy.hidden}; a layer has at least 1 unit.")
 
 
-def make_plan(config: TrainConfig) -> Plan:
-    """How many of what; a clear error where the numbers make no sense."""
+def check_config(config: TrainConfig) -> None:
+    """A clear error where the numbers make no sense, before anything is built."""
     _check_numbers(config)
-    loop, ppo = config.loop, config.ppo
     if config.env.num_envs % config.groups:
         raise ConfigError(
             f"--env.num-envs {config.env.num_envs} does not divide into --groups {config.groups}; "
             f"{config.env.num_envs + -config.env.num_envs % config.groups} does."
         )
-    steps = config.env.num_envs * ppo.horizon
+    if not (config.loop.epochs or config.loop.total_steps >= 1):
+        raise ConfigError("Say how long to train: --total-steps or --epochs.")
+
+
+def make_plan(config: TrainConfig, rows: int) -> Plan:
+    """How many of what, for so many rows (environments × agents)."""
+    loop, ppo = config.loop, config.ppo
+    schedule = SegmentSchedule(rows, ppo.segments or rows, ppo.horizon)
+    check_divides(ppo, schedule, config.policy.memory != "none")
+    steps = schedule.segments * schedule.horizon
     batches = ppo.minibatches * ppo.update_epochs
     if loop.epochs:
         cycles = loop.cycles or max(1, round(config.eval.every / (steps * loop.iterations)))
-        return Plan(steps, batches, loop.iterations, cycles, loop.epochs * cycles * loop.iterations)
-    if loop.total_steps < 1:
-        raise ConfigError("Say how long to train: --total-steps or --epochs.")
+        return Plan(schedule, batches, loop.iterations, cycles, loop.epochs * cycles * loop.iterations)
     total = math.ceil(loop.total_steps / steps)
     epochs = max(1, round(loop.total_steps / config.eval.every))  # of equal length, near the wanted one
     cycles = loop.cycles or math.ceil(total / (epochs * loop.iterations))
-    return Plan(steps, batches, loop.iterations, cycles, total)
+    return Plan(schedule, batches, loop.iterations, cycles, total)
 
 
 # Files and overrides ----------------------------------------------------------------------------

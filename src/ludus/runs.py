@@ -16,8 +16,8 @@ import numpy as np
 import torch
 import yaml
 
-from ludus.config import TrainConfig, apply_overrides, load_config, make_plan, to_dict
-from ludus.envs import make_vec_env
+from ludus.config import TrainConfig, apply_overrides, load_config, to_dict
+from ludus.envs import make_eval_env, make_vec_env
 from ludus.envs.vec import VecEnv, derive_seed
 from ludus.errors import CheckpointError, ConfigError, LudusError
 from ludus.logging.console import Console
@@ -54,7 +54,7 @@ def train(
     with console or Console() as screen:
         with closing(Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks)) as trainer:
             _create_run(folder, preset, config)  # settings that do not work have left nothing behind
-            screen.plan(f"{preset} → {folder}", [*trainer.plan.lines(), *_setting_lines(config)])
+            screen.plan(f"{preset} → {folder}", [*trainer.plan.lines(), *_setting_lines(trainer)])
             trainer.run()
         _finish(trainer)
     return folder
@@ -180,14 +180,22 @@ def _wandb_sink(folder: Path, config: TrainConfig) -> MetricSink:
     return sink
 
 
-def _setting_lines(config: TrainConfig) -> list[str]:
-    env, plan = config.env, make_plan(config)
-    minibatch = plan.steps_per_iteration // config.ppo.minibatches
+def _setting_lines(trainer: Trainer) -> list[str]:
+    """The numbers of a run, before it starts."""
+    config, schedule = trainer.config, trainer.plan.schedule
+    steps, parts, passes = trainer.plan.steps_per_iteration, config.ppo.minibatches, config.ppo.update_epochs
+    per_env, memory = schedule.rows // config.env.num_envs, config.policy.memory
+    agents = f" × {per_env} agents" if per_env > 1 else ""
+    part = f"{steps // parts:,} steps" if memory == "none" else f"{schedule.segments // parts:,} segments"
+    layers = [
+        *map(str, config.policy.hidden),
+        *([] if memory == "none" else [f"{memory} {config.policy.memory_size}"]),
+    ]
     return [
-        f"{env.num_envs} environments in {config.groups} group{'s' * (config.groups > 1)}, "
-        f"horizon {config.ppo.horizon}; "
-        f"{config.ppo.minibatches} minibatches of {minibatch:,} steps × {config.ppo.update_epochs} passes",
-        f"networks {' × '.join(map(str, config.policy.hidden))}, seed {config.seed}, device {config.device}",
+        f"{config.env.num_envs:,} environments{agents} in {config.groups} group{'s' * (config.groups > 1)}; "
+        f"networks {' × '.join(layers)}; seed {config.seed}, device {config.device}",
+        f"{schedule.segments:,} segments × {schedule.horizon} = {steps:,} steps → {parts} minibatches × {part}, "
+        f"{passes} pass{'es' * (passes > 1)}",
     ]
 
 
@@ -233,7 +241,7 @@ def evaluate_run(run: str | Path, episodes: int, deterministic: bool, seed: int 
         raise ConfigError(f"--episodes is {episodes}; it must be at least 1.")
     torch.set_num_threads(config.torch_threads)
     policy = load(folder)
-    env = make_vec_env(config.env, min(episodes, config.env.num_envs), evaluation=True)
+    env = make_eval_env(config.env, episodes)
     try:
         return evaluate(
             policy, env, episodes, derive_seed(config.seed if seed is None else seed, 5), deterministic

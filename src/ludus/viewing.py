@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs import EnvConfig, GymConfig, make_vec_env
+from ludus.envs import EnvConfig, GymConfig, PettingZooConfig, make_vec_env
 from ludus.envs.gym import GymVecEnv
 from ludus.envs.sim_task import SimTask
 from ludus.envs.vec import Step, VecEnv
 from ludus.errors import LudusError
 from ludus.logging import replay as replays
 from ludus.logging import viewer
-from ludus.policies.policy import Policy
+from ludus.policies.policy import Actor, Policy
 
 Frame = dict[str, Any]  # qpos, mocap_pos, mocap_quat
 _SEED = 90_210  # of the episodes shown
@@ -35,7 +35,7 @@ def record_replay(config: EnvConfig, policy: Policy, title: str, episodes: int =
         replay = replays.Replay(scene, _seconds_per_step(env, scene))
         obs = env.reset(_SEED)
         for number in range(1, episodes + 1):
-            frames, total, obs, last = _play_episode(env, policy, obs)
+            frames, total, obs, last = _play_episode(env, policy.actor(), obs)
             replay.add_episode(frames, f"episode {number}: {_outcome(last, total, len(frames))}")
         return replays.replay_html(replay, title)
     finally:
@@ -51,11 +51,13 @@ def play_live(config: EnvConfig, policy: Policy, title: str, port: int, seconds:
             raise LudusError(f"{env.name} has no MuJoCo scene to show live; 'ludus report' shows its pictures.")
         obs = env.reset(_SEED)
         total, restarts = 0.0, 0
+        actor = policy.actor()
 
         def advance() -> viewer.StepResult:
             nonlocal obs, total
-            step = env.step(policy.act(obs, deterministic=True))
+            step = env.step(actor.act(obs))
             obs = step.obs
+            actor.forget(step.done)
             total = 0.0 if bool(step.done[0]) else total + float(step.reward[0])
             frame = _frame(env)
             return frame["qpos"], frame["mocap_pos"], frame["mocap_quat"], {"return": total}
@@ -64,6 +66,7 @@ def play_live(config: EnvConfig, policy: Policy, title: str, port: int, seconds:
             nonlocal obs, total, restarts
             restarts += 1
             obs, total = env.reset(_SEED + restarts), 0.0
+            actor.forget()
 
         viewer.play(scene, advance, _seconds_per_step(env, scene), port, seconds, restart, title)
     finally:
@@ -71,11 +74,11 @@ def play_live(config: EnvConfig, policy: Policy, title: str, port: int, seconds:
 
 
 @torch.no_grad()
-def _play_episode(env: VecEnv, policy: Policy, obs: Tensor) -> tuple[list[Frame], float, Tensor, Step]:
+def _play_episode(env: VecEnv, actor: Actor, obs: Tensor) -> tuple[list[Frame], float, Tensor, Step]:
     """Frames, return, the next episode's first observation and the last step of one episode, or of its start."""
     frames, total = [_frame(env)], 0.0
     while True:
-        step = env.step(policy.act(obs, deterministic=True))
+        step = env.step(actor.act(obs))
         obs, total = step.obs, total + float(step.reward[0])
         if bool(step.done[0]) or len(frames) == _MOST_FRAMES:
             return frames, total, obs, step
@@ -90,18 +93,19 @@ def _outcome(last: Step, total: float, steps: int) -> str:
 
 def _picture_replay(env: VecEnv, policy: Policy, title: str, limit: int = 300) -> str | None:
     """An animated picture, for environments that render themselves."""
-    if not isinstance(env, GymVecEnv):
+    frame: Callable[[int], np.ndarray | None] | None = getattr(env, "frame", None)
+    if frame is None:
         return None
-    obs, pictures = env.reset(_SEED), []
+    obs, pictures, actor = env.reset(_SEED), [], policy.actor()
     for _ in range(limit):
         try:
-            picture = env.frame(0)
+            picture = frame(0)
         except gym.error.Error as error:
             raise LudusError(f"{env.name} cannot draw itself: {error}") from error
         if picture is None:
             return None
         pictures.append(picture)
-        step = env.step(policy.act(obs, deterministic=True))
+        step = env.step(actor.act(obs))
         obs = step.obs
         if bool(step.done[0]):
             break
@@ -110,7 +114,7 @@ def _picture_replay(env: VecEnv, policy: Policy, title: str, limit: int = 300) -
 
 def _drawable_env(config: EnvConfig) -> VecEnv:
     """One row for looking at; Gymnasium's own drawing is switched on where the environment has it."""
-    if not isinstance(config, GymConfig):
+    if not isinstance(config, GymConfig | PettingZooConfig):
         return make_vec_env(config, 1, evaluation=True)
     in_process = dataclasses.replace(config, workers=0)
     env = make_vec_env(in_process, 1, evaluation=True)

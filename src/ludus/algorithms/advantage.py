@@ -1,7 +1,10 @@
-"""Generalised advantage estimation (Schulman et al. 2015) with exact episode ends.
+"""Generalised advantage estimation (Schulman et al. 2015) with exact episode ends, and V-trace's clips.
 
-δ_t = r_t + γ V_next − V(s_t),   A_t = δ_t + γ λ A_{t+1} inside an episode, A_t = δ_t at its end,
-V_next = 0 where the task terminated, V(final observation) where time ran out, V(s_{t+1}) elsewhere.
+    δ_t = ρ_t (r_t + γ V_next − V(s_t)),   A_t = δ_t + γ λ c_t A_{t+1} inside an episode, A_t = δ_t at its end,
+    V_next = 0 where the task terminated, V(final observation) where time ran out, V(s_{t+1}) elsewhere.
+
+ρ and c are 1, or the ratio of the present policy's probability of the action to that of the policy which took it,
+clipped from above (Espeholt et al. 2018): with λ = 1 this is V-trace, with a policy that has not moved it is GAE.
 """
 
 import torch
@@ -9,32 +12,32 @@ from torch import Tensor
 
 
 def generalized_advantage(
-    reward: Tensor,  # [rows, horizon]
-    value: Tensor,  # [rows, horizon] V(s_t)
-    next_value: Tensor,  # [rows, horizon] V_next as above: the ends are already in it
-    done: Tensor,  # [rows, horizon] bool, terminated or truncated
+    reward: Tensor,  # [horizon, segments]
+    value: Tensor,  # [horizon, segments] V(s_t)
+    next_value: Tensor,  # [horizon, segments] V_next as above: the ends are already in it
+    done: Tensor,  # [horizon, segments] bool, terminated or truncated
     gamma: float,
     gae_lambda: float,
+    ratio: Tensor | None = None,  # [horizon, segments]; None: the policy has not moved
+    rho_clip: float = 1.0,
+    c_clip: float = 1.0,
 ) -> Tensor:
-    """[rows, horizon] advantages; every step is used, the last one of the horizon too."""
+    """[horizon, segments] advantages; every step is used, the last one of the horizon too."""
     delta = torch.add(reward, next_value, alpha=gamma).sub_(value)
-    carry = (~done).float().mul_(gamma * gae_lambda)
-    # Time-major inside the scan: each step then reads one contiguous line.
-    delta, carry = delta.t().contiguous(), carry.t().contiguous()
+    carry = (~done).to(delta.dtype).mul_(gamma * gae_lambda)
+    if ratio is not None:
+        delta *= ratio.clamp(max=rho_clip)
+        carry *= ratio.clamp(max=c_clip)
     for t in range(delta.shape[0] - 2, -1, -1):
         delta[t].addcmul_(carry[t], delta[t + 1])
-    return delta.t().contiguous()
+    return delta
 
 
 def next_values(
-    value: Tensor,  # [rows, horizon]
-    last_value: Tensor,  # [rows] V of the observation after the horizon
-    terminated: Tensor,  # [rows, horizon] bool
-    truncated_at: Tensor,  # [k] positions row · horizon + t of truncated steps
-    truncated_value: Tensor,  # [k] V(final observation) there
+    value: Tensor,  # [horizon, segments]
+    last_value: Tensor,  # [segments] V of the observation after the horizon
+    done: Tensor,  # [horizon, segments] bool
+    final_value: Tensor,  # [horizon, segments] V(final observation) of truncated episodes, 0 where terminated
 ) -> Tensor:
-    """[rows, horizon] value of what follows each step."""
-    following = torch.cat([value[:, 1:], last_value[:, None]], dim=1)
-    following = following.masked_fill(terminated, 0.0)
-    following.view(-1)[truncated_at] = truncated_value
-    return following
+    """[horizon, segments] value of what follows each step."""
+    return torch.where(done, final_value, torch.cat([value[1:], last_value[None]]))

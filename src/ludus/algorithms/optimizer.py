@@ -31,7 +31,7 @@ class FlatAdam:
         self.steps = torch.zeros((), device=self.flat.device)
         self.skipped = torch.zeros((), device=self.flat.device)
 
-    def step(self, learning_rate: float, stop: Tensor | None = None) -> Tensor:
+    def step(self, learning_rate: float | Tensor, stop: Tensor | None = None) -> Tensor:
         """Apply the gradients, or nothing where `stop` (0 or 1, on the device) is set; returns their norm."""
         norm = torch.linalg.vector_norm(self.grad)
         bad = (norm - norm).ne_(0)  # 1 where the norm is NaN or infinite, else 0

@@ -10,16 +10,19 @@ value from the device: stops and skips are flags that the optimiser reads there.
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ludus.algorithms.advantage import generalized_advantage, next_values
 from ludus.algorithms.optimizer import FlatAdam
-from ludus.buffers.segments import Segments
-from ludus.envs.vec import State, derive_seed
+from ludus.algorithms.return_scale import ReturnScale
+from ludus.algorithms.update_data import UpdateData, prioritized
+from ludus.buffers.segments import Segments, SegmentSchedule
+from ludus.envs.vec import State, derive_seed, restore_generator
 from ludus.errors import ConfigError
+from ludus.graphs import Graphed
 from ludus.policies.heads import GaussianHead
 from ludus.policies.policy import Policy
 
@@ -29,9 +32,11 @@ class PPOConfig:
     """Proximal policy optimisation."""
 
     horizon: int = 32
-    """Steps of every row in one iteration."""
+    """Steps of a segment, which is a piece of one row's trajectory."""
+    segments: int = 0
+    """Segments of one iteration; 0: one of every row. Any number will do: rows record without a break."""
     minibatches: int = 4
-    """Parts an iteration's steps are split into; each is one gradient step."""
+    """Parts an iteration is split into, each one gradient step: steps, or with a memory whole segments."""
     update_epochs: int = 10
     """Passes over an iteration's steps."""
     learning_rate: float = 3e-4
@@ -62,6 +67,14 @@ class PPOConfig:
     """Divide rewards by the running spread of the discounted return."""
     recompute_advantages: bool = False
     """Estimate advantages anew, with the newest critic, before each pass."""
+    rho_clip: float = 0.0
+    """V-trace: limit on how much more likely than when it was taken an action may count; 0 counts all alike."""
+    c_clip: float = 1.0
+    """V-trace: the same limit for what is passed on from later steps; used with rho_clip."""
+    prio_alpha: float = 0.0
+    """Choose segments with probability ∝ (Σ|advantage|)^prio_alpha; 0: each exactly once a pass."""
+    prio_beta: float = 0.2
+    """How far such a choice is corrected by weights at the start; fully (1) at the end of the training."""
     target_kl: float = 0.0
     """Wanted divergence of an iteration's policies; 0 ignores it."""
     kl_control: Literal["stop", "adapt"] = "stop"
@@ -69,14 +82,17 @@ class PPOConfig:
 
 
 class Batch(NamedTuple):
-    """A minibatch of steps."""
+    """A minibatch of steps; with a memory of whole segments, time first."""
 
-    x: Tensor  # [n, obs] normalised
+    x: Tensor  # [n, obs] prepared
     action: Tensor  # [n, action]
     old_log_prob: Tensor  # [n]
     advantage: Tensor  # [n]
     returns: Tensor  # [n] value targets
     old_value: Tensor  # [n]
+    share: float | Tensor  # of the mean: 1 / n, or [n] with 0 where no agent was present
+    state: Tensor  # [segments, state] of the memory before the first step
+    keep: Tensor | None  # [horizon, segments] 0 where the memory was reset before a step
 
 
 # Means over the last pass of an iteration.
@@ -91,91 +107,135 @@ _MEASURES = (
 
 
 class PPO:
-    """Updates a policy from rollouts."""
+    """Updates a policy from rollouts.
 
-    def __init__(self, policy: Policy, config: PPOConfig, rows: int, seed: int) -> None:
-        steps = rows * config.horizon
-        if steps % config.minibatches:
-            raise ConfigError(
-                f"{rows} rows × horizon {config.horizon} = {steps} steps do not divide into "
-                f"{config.minibatches} minibatches; change --ppo.minibatches, --ppo.horizon or --env.num-envs."
-            )
-        self.policy, self.config = policy, config
-        device = policy.value_head.weight.device
+    The tensors of an update are allocated once and stay in place, so that on a GPU its parts can be recorded as
+    CUDA graphs; on a CPU the same methods are simply called.
+    """
+
+    def __init__(
+        self, policy: Policy, config: PPOConfig, schedule: SegmentSchedule, seed: int, cuda_graphs: bool = True
+    ) -> None:
+        check_divides(config, schedule, policy.memory is not None)
+        self.policy, self.config, self.schedule = policy, config, schedule
+        device = policy.device
         self.optimizer = FlatAdam(policy.parameters(), config.max_grad_norm)
         self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, 2))
-        self.returns = ReturnScale(rows, config.gamma, device)
+        self.returns = ReturnScale(device)
         self.rate_factor = 1.0  # moved by kl_control "adapt"
         self.stopped = torch.zeros((), device=device)  # 1 once the divergence limit was passed
+        # What a schedule changes, where a recorded graph can read it.
+        self._rate, self._entropy_coef = torch.zeros((), device=device), torch.zeros((), device=device)
+        self._totals = torch.zeros(len(_MEASURES), device=device)
+        self._by_segment = policy.memory is not None or config.prio_alpha > 0
+        self._data = UpdateData(policy, schedule)
+        drawn = schedule.segments if self._by_segment else schedule.segments * schedule.horizon
+        self._ids = torch.zeros(drawn // config.minibatches, dtype=torch.int64, device=device)
+        self._weights = torch.ones(len(self._ids), device=device)
+        # Few large passes estimate anew, but a very large buffer goes in the parts that also train it.
+        parts = config.minibatches if schedule.segments * schedule.horizon > 2**16 else 1
+        self._refresh_ids = torch.zeros(drawn // parts, dtype=torch.int64, device=device)
+        graphed = partial(Graphed, device=device, enabled=cuda_graphs)
+        self._gather = graphed(partial(self._data.gather, self.returns if config.normalize_returns else None))
+        gae = (config.gamma, config.gae_lambda, config.rho_clip, config.c_clip, config.normalize_advantage)
+        self._estimate = graphed(partial(self._data.estimate, *gae))
+        self._refresh_part = graphed(self._refresh_part_of_data)
+        self._train, self._train_quietly = (graphed(partial(self._train_on_part, m)) for m in (True, False))
 
     # One update ---------------------------------------------------------------------------------
     @torch.inference_mode()  # no bookkeeping for a tape that is never used: each call is a little cheaper
     def update(self, segments: Segments, progress: float) -> dict[str, Tensor]:
         """Improve the policy on one rollout; `progress` (0 to 1) is how much of the training is done."""
-        config, policy = self.config, self.policy
-        rate, entropy_coef = self._scheduled(progress)
-        reward = self.returns.scale(segments) if config.normalize_returns else segments.reward
-        x, action = policy.normalize(segments.obs.flatten(0, 1)), segments.action.flatten(0, 1)
-        old_params, old_value = policy.params_and_value_of(x)
-        old_log_prob = policy.head.log_prob(old_params, action)
-        advantage, returns = self._advantages(segments, reward, old_value)
-        summary = self._summary(old_value, returns, rate, entropy_coef)
+        config = self.config
+        rate, entropy_coef = self._schedule_rates(progress)
+        self._data.load(segments)
+        self._gather()
         self.stopped.zero_()
         self.optimizer.skipped.zero_()
         for epoch in range(config.update_epochs):
-            if epoch and config.recompute_advantages:
-                advantage, returns = self._advantages(segments, reward, policy.value_of(x))
-            totals = torch.zeros(len(_MEASURES), device=x.device)
-            last = epoch == config.update_epochs - 1
-            data = self._shuffle(x, action, old_log_prob, self._normalized(advantage), returns, old_value)
-            for batch in zip(*(d.chunk(config.minibatches) for d in data), strict=True):
-                self._step(Batch(*batch), rate, entropy_coef, totals if last or config.target_kl else None)
+            if config.rho_clip > 0 or (epoch and config.recompute_advantages):
+                self._refresh()
+            if not epoch or config.rho_clip > 0 or config.recompute_advantages:
+                self._estimate()
+            if not epoch:
+                summary = self._summary(rate, entropy_coef)
+            self._totals.zero_()
+            measured = epoch == config.update_epochs - 1 or config.target_kl > 0
+            train = self._train if measured else self._train_quietly
+            for ids, weights in self._draw(progress):
+                self._ids.copy_(ids)
+                if weights is not None:
+                    self._weights.copy_(weights)
+                train()
             if self.stopped.device.type == "cpu" and bool(self.stopped):
                 break  # free to ask on the CPU; elsewhere the optimiser skips what is left
         self._after(segments, progress)
-        means = (totals / config.minibatches).unbind()
+        means = (self._totals / config.minibatches).unbind()
         return dict(zip(_MEASURES, means, strict=True)) | summary | self._after_summary()
 
-    def _shuffle(self, *tensors: Tensor) -> list[Tensor]:
-        """The same random order for all: minibatches are then contiguous pieces."""
-        order = torch.randperm(tensors[0].shape[0], generator=self.generator, device=tensors[0].device)
-        return [t[order] for t in tensors]
+    def _draw(self, progress: float) -> "list[tuple[Tensor, Tensor | None]]":
+        """The parts of one pass: every step or segment exactly once, or segments by their priority."""
+        config, device = self.config, self.policy.device
+        n = self.schedule.segments if self._by_segment else self.schedule.segments * self.schedule.horizon
+        if config.prio_alpha == 0:
+            order = torch.randperm(n, generator=self.generator, device=device)
+            return [(ids, None) for ids in order.chunk(config.minibatches)]
+        beta = config.prio_beta + (1 - config.prio_beta) * progress
+        ids, weights = prioritized(self._data.priority, n, config.prio_alpha, beta, self.generator)
+        return list(zip(ids.chunk(config.minibatches), weights.chunk(config.minibatches), strict=True))
 
-    def _normalized(self, advantage: Tensor) -> Tensor:
-        """Standardised over the whole iteration: steadier than over each minibatch, and done once."""
-        if not self.config.normalize_advantage:
-            return advantage
-        return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    def _train_on_part(self, measured: bool) -> None:
+        self._step(self._batch(self._ids), measured)
 
-    def _step(self, batch: "Batch", rate: float, entropy_coef: float, totals: Tensor | None) -> None:
-        """One gradient step. `totals`, where given, collects what the user wants to see of it."""
+    def _batch(self, ids: Tensor) -> Batch:
+        data, policy = self._data, self.policy
+        steps = data.steps_of(ids) if self._by_segment else ids
+        rows = data.steps.index_select(0, steps)
+        size = policy.head.action_size
+        old_log_prob, advantage, returns, old_value, present = rows[:, size:].unbind(1)
+        if self.config.prio_alpha > 0:
+            advantage = (advantage.view(-1, len(ids)) * self._weights).flatten()
+        share: float | Tensor = 1.0 / len(steps)
+        if not data.all_present:
+            share = present / present.sum().clamp(min=1.0)
+        state, keep = data.state, None
+        if policy.memory is not None:
+            state, keep = data.state.index_select(0, ids), data.keep.index_select(1, ids)
+        return Batch(
+            data.inputs(steps), rows[:, :size], old_log_prob, advantage, returns, old_value, share, state, keep
+        )
+
+    def _step(self, batch: Batch, measured: bool) -> None:
+        """One gradient step."""
         config, head = self.config, self.policy.head
-        done = self.policy.forward_pass(batch.x)
+        done = self.policy.forward_pass(batch.x, batch.state, batch.keep)
         log_prob, saved = head.score(done.params, batch.action)
         log_ratio = log_prob - batch.old_log_prob
         ratio = log_ratio.exp()
         surrogate = ratio * batch.advantage
         clipped = ratio.clamp(1 - config.clip, 1 + config.clip) * batch.advantage
         # d/d log π of −mean min(surrogate, clipped): −surrogate where it is the smaller, nothing elsewhere.
-        weight = (surrogate <= clipped).mul(surrogate).mul_(-1.0 / ratio.shape[0])
-        params_gradient = head.seed_gradient(saved, weight, entropy_coef)
+        weight = (surrogate <= clipped).mul(surrogate).mul_(batch.share).neg_()
+        has_bonus = config.entropy_coef > 0 or config.entropy_coef_final > 0
+        params_gradient = head.seed_gradient(saved, weight, batch.share, self._entropy_coef if has_bonus else None)
         self.policy.backward(done, params_gradient, self._value_gradient(done.value, batch))
-        if totals is not None:
-            kl = (ratio - 1 - log_ratio).mean()
+        if measured:
+            kl = ((ratio - 1 - log_ratio) * batch.share).sum()
             if config.target_kl > 0 and config.kl_control == "stop":
                 torch.maximum(self.stopped, (kl > 1.5 * config.target_kl).float(), out=self.stopped)
-        norm = self.optimizer.step(rate, self.stopped if config.target_kl > 0 else None)
-        if totals is not None:
-            value_loss = (done.value - batch.returns).square().mean()
-            clip_fraction = ((ratio - 1).abs() > config.clip).float().mean()
-            entropy = head.entropy(done.params).mean()
-            policy_loss = -torch.minimum(surrogate, clipped).mean()
-            totals += torch.stack([policy_loss, value_loss, entropy, kl, clip_fraction, norm])
+        norm = self.optimizer.step(self._rate, self.stopped if config.target_kl > 0 else None)
+        if measured:
+            value_loss = (done.value - batch.returns).square()
+            clip_fraction = ((ratio - 1).abs() > config.clip).float()
+            policy_loss = -torch.minimum(surrogate, clipped)
+            means = torch.stack([policy_loss, value_loss, head.entropy(done.params), clip_fraction])
+            policy_loss, value_loss, entropy, clip_fraction = (means * batch.share).sum(1).unbind()
+            self._totals += torch.stack([policy_loss, value_loss, entropy, kl, clip_fraction, norm])
 
-    def _value_gradient(self, value: Tensor, batch: "Batch") -> Tensor:
+    def _value_gradient(self, value: Tensor, batch: Batch) -> Tensor:
         """d/d V of c_v · mean (V − R)², or of the larger of that and the clipped error."""
         config = self.config
-        gradient = (value - batch.returns).mul_(2 * config.value_coef / value.shape[0])
+        gradient = (value - batch.returns).mul_(2 * config.value_coef).mul_(batch.share)
         if config.value_clip > 0:
             moved = value - batch.old_value
             clipped = batch.old_value + moved.clamp(-config.value_clip, config.value_clip)
@@ -183,23 +243,38 @@ class PPO:
             gradient.masked_fill_((moved.abs() > config.value_clip) & further, 0.0)
         return gradient
 
-    # Around the update --------------------------------------------------------------------------
-    def _advantages(self, segments: Segments, reward: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Flat ([steps] advantages, [steps] value targets) under the present critic."""
-        policy, config = self.policy, self.config
-        ends = torch.cat([segments.last_obs, segments.truncated_obs])
-        last_value, truncated_value = policy.value_of(policy.normalize(ends)).split(
-            [segments.last_obs.shape[0], segments.truncated_obs.shape[0]]
-        )
-        value = value.view_as(reward)
-        following = next_values(value, last_value, segments.terminated, segments.truncated_at, truncated_value)
-        advantage = generalized_advantage(reward, value, following, segments.done, config.gamma, config.gae_lambda)
-        return advantage.flatten(), (advantage + value).flatten()
+    # Before the gradient steps ------------------------------------------------------------------
+    def _refresh(self) -> None:
+        """Values, and for V-trace the actions' probabilities, from the newest policy."""
+        n = self.schedule.segments if self._by_segment else self.schedule.segments * self.schedule.horizon
+        for ids in torch.arange(n, device=self.policy.device).split(len(self._refresh_ids)):
+            self._refresh_ids.copy_(ids)
+            self._refresh_part()
 
-    def _scheduled(self, progress: float) -> tuple[float, float]:
+    def _refresh_part_of_data(self) -> None:
+        data, policy, ids = self._data, self.policy, self._refresh_ids
+        steps = data.steps_of(ids) if self._by_segment else ids
+        if policy.memory is not None:
+            state, keep = data.state.index_select(0, ids), data.keep.index_select(1, ids)
+            done = policy.forward_pass(data.inputs(steps), state, keep)
+            assert done.memory is not None
+            params, value = done.params, done.value
+            data.last_value[ids] = policy.value_of(data.following_inputs(ids), done.memory.last_state)
+        else:
+            params, value, _ = policy.params_and_value_of(data.inputs(steps), data.state)
+            data.last_value.copy_(policy.value_of(data.following_inputs(), data.state))
+        data.value.view(-1)[steps] = value
+        if self.config.rho_clip > 0:
+            action = data.steps.index_select(0, steps)[:, : policy.head.action_size]
+            data.log_prob.view(-1)[steps] = policy.head.log_prob(params, action)
+
+    # Around the update --------------------------------------------------------------------------
+    def _schedule_rates(self, progress: float) -> tuple[float, float]:
         config = self.config
         rate = config.learning_rate + (config.learning_rate_final - config.learning_rate) * progress
         entropy = config.entropy_coef + (config.entropy_coef_final - config.entropy_coef) * progress
+        self._rate.fill_(rate * self.rate_factor)
+        self._entropy_coef.fill_(entropy)
         return rate * self.rate_factor, entropy
 
     def _after(self, segments: Segments, progress: float) -> None:
@@ -212,11 +287,12 @@ class PPO:
             head.limit_std(highest)
         # After the update, so that acting and learning saw the same standardisation.
         if self.policy.normalizer is not None:
-            self.policy.normalizer.update(segments.obs.flatten(2))
+            obs = segments.obs.flatten(2).flatten(0, 1)
+            self.policy.normalizer.update(obs if segments.all_present else obs[segments.present.flatten()])
 
-    def _summary(self, value: Tensor, returns: Tensor, rate: float, entropy_coef: float) -> dict[str, Tensor]:
+    def _summary(self, rate: float, entropy_coef: float) -> dict[str, Tensor]:
         return {
-            "train/explained_variance": 1 - (returns - value).var() / (returns.var() + 1e-12),
+            "train/explained_variance": self._data.explained_variance(),
             "train/learning_rate": torch.tensor(rate, dtype=torch.float64),
             "train/entropy_coef": torch.tensor(entropy_coef, dtype=torch.float64),
         }
@@ -246,43 +322,28 @@ class PPO:
     def load_state(self, state: State) -> None:
         self.optimizer.load_state(state["optimizer"])
         self.returns.load_state(state["returns"])
-        self.generator.set_state(state["generator"])
+        restore_generator(self.generator, state["generator"])
         self.rate_factor = state["rate_factor"]
 
 
-class ReturnScale:
-    """Divides rewards by the running standard deviation of the discounted return, in float64."""
+def check_divides(config: PPOConfig, schedule: SegmentSchedule, whole_segments: bool) -> None:
+    """What divides what, and the nearest numbers that would."""
+    whole_segments = whole_segments or config.prio_alpha > 0
+    segments, horizon, parts = schedule.segments, schedule.horizon, config.minibatches
+    count = segments if whole_segments else segments * horizon
+    if count % parts == 0:
+        return
+    nearest = {
+        max(d for d in range(1, parts) if count % d == 0),
+        count if parts > count else _divisor_above(count, parts),
+    }
+    whole = " of whole segments, which a memory and priorities need" if whole_segments else ""
+    raise ConfigError(
+        f"{segments} segments × horizon {horizon} = {segments * horizon} steps do not divide into {parts} minibatches"
+        f"{whole}. Try --ppo.minibatches {' or '.join(map(str, sorted(nearest)))}, or change --ppo.segments, "
+        "--ppo.horizon or --env.num-envs."
+    )
 
-    def __init__(self, rows: int, gamma: float, device: torch.device, clip: float = 10.0) -> None:
-        self.gamma, self.clip = gamma, clip
-        self.running = torch.zeros(rows, dtype=torch.float64, device=device)  # discounted return so far
-        self.moments = torch.zeros(3, dtype=torch.float64, device=device)  # count, mean, Σ (x − mean)²
 
-    @torch.no_grad()
-    def scale(self, segments: Segments) -> Tensor:
-        """[segments, horizon] scaled rewards; the moments include this rollout's."""
-        reward = segments.reward.double().t().contiguous()
-        keep = (~segments.done).double().t().contiguous()
-        history = torch.empty_like(reward)
-        for t in range(reward.shape[0]):
-            torch.add(reward[t], self.running, alpha=self.gamma, out=history[t])
-            torch.mul(history[t], keep[t], out=self.running)
-        self._merge(history)
-        deviation = (self.moments[2] / self.moments[0]).sqrt()
-        return (segments.reward / (deviation + 1e-8).float()).clamp(-self.clip, self.clip)
-
-    def _merge(self, x: Tensor) -> None:
-        count, mean, m2 = self.moments.clone()
-        n = x.numel()
-        delta = x.mean() - mean
-        total = count + n
-        self.moments[0] = total
-        self.moments[1] = mean + delta * n / total
-        self.moments[2] = m2 + (x - x.mean()).square().sum() + delta.square() * count * n / total
-
-    def state(self) -> State:
-        return {"running": self.running.clone(), "moments": self.moments.clone()}
-
-    def load_state(self, state: State) -> None:
-        self.running.copy_(state["running"])
-        self.moments.copy_(state["moments"])
+def _divisor_above(count: int, parts: int) -> int:
+    return next(d for d in range(parts, count + 1) if count % d == 0)

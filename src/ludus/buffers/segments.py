@@ -1,27 +1,105 @@
-"""The on-policy buffer: [segments, horizon, ...], one segment a row of the environment, allocated once."""
+"""The on-policy buffer: trajectories of all rows side by side, cut into segments of equal length.
 
-from dataclasses import dataclass
+Every segment is one contiguous piece of one row's trajectory; episodes may end inside it. An update takes a fixed
+number of segments, which need not be a multiple of the rows: rows then begin their segments at different times,
+spread evenly, and what is half recorded when an update is due is finished in the next rollout. Which segment is
+taken when follows from two numbers alone (`SegmentSchedule`), so nothing is ever spliced, lost or taken twice.
+"""
+
+import math
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
+from ludus.envs.vec import State
+
+
+@dataclass(frozen=True)
+class SegmentSchedule:
+    """The arithmetic of segments. Times count the steps of a row since the beginning of the run.
+
+    Segment i, in the order of completion, belongs to row i mod rows and is that row's (i div rows)-th. Where the
+    rows divide the segments of an update, all rows begin at time 0; elsewhere row r begins at r · horizon div rows.
+    """
+
+    rows: int
+    segments: int  # of one update
+    horizon: int  # steps of a segment
+
+    @property
+    def aligned(self) -> bool:
+        return self.segments % self.rows == 0
+
+    def begin(self, row: int) -> int:
+        """The time at which a row's first segment begins; steps before it are not used."""
+        return 0 if self.aligned else row * self.horizon // self.rows
+
+    def start(self, segment: int) -> int:
+        return self.begin(segment % self.rows) + segment // self.rows * self.horizon
+
+    def end(self, update: int) -> int:
+        """The time at which the segments of update 0, 1, … are complete."""
+        return self.start((update + 1) * self.segments - 1) + self.horizon
+
+    def steps(self, update: int) -> int:
+        """Steps of every row between the update before and this one."""
+        return self.end(update) - (self.end(update - 1) if update else 0)
+
+    def starting_rows(self, time: int) -> slice:
+        """Rows that begin a segment at this time."""
+        if self.aligned:
+            return slice(0, self.rows if time % self.horizon == 0 else 0)
+        phase = time % self.horizon
+        first, stop = (-(-p * self.rows // self.horizon) for p in (phase, phase + 1))
+        return slice(first, stop)
+
+    @property
+    def columns(self) -> int:
+        """Times that must be kept at once: from the oldest segment not yet used to what follows the newest."""
+        period = self.rows // math.gcd(self.rows, self.segments)
+        return max(self.end(u) - self.start(u * self.segments) for u in range(period)) + 1
+
+    @property
+    def starts_per_row(self) -> int:
+        """Beginnings of segments that a row must keep at once."""
+        return -(-(self.columns - 1) // self.horizon)
+
+
+@dataclass
+class Track:
+    """What is recorded of every step, [columns, rows, ...], time first, so that a step is written in one piece."""
+
+    obs: Tensor
+    action: Tensor
+    log_prob: Tensor  # of the action, when it was taken
+    value: Tensor  # V of the observation, when it was seen
+    reward: Tensor
+    done: Tensor  # bool
+    final_value: Tensor  # V of a truncated episode's final observation; 0 where an episode terminated
+    discounted: Tensor  # the discounted return of the episode so far, for the scale of rewards
+    present: Tensor  # bool: the row had an agent
+
 
 @dataclass
 class Segments:
-    """One rollout. A segment is a contiguous piece of one row's trajectory; episodes may end inside it."""
+    """The segments of one update, as places in the flat record of all steps."""
 
-    obs: Tensor  # [segments, horizon, *obs]
-    action: Tensor  # [segments, horizon, action]
-    reward: Tensor  # [segments, horizon]
-    terminated: Tensor  # [segments, horizon] bool
-    truncated: Tensor  # [segments, horizon] bool
-    last_obs: Tensor  # [segments, *obs] what follows the horizon
-    truncated_at: Tensor  # [k] positions segment · horizon + t of the truncated steps
-    truncated_obs: Tensor  # [k, *obs] the final observations there
+    track: Track  # flat: [columns · rows, ...]
+    places: Tensor  # [horizon, segments] of the steps
+    following: Tensor  # [segments] of what came after
+    state: Tensor  # [segments, state] of the memory before the first step
+    all_present: bool
 
-    @property
-    def done(self) -> Tensor:
-        return self.terminated | self.truncated
+    def __getattr__(self, name: str) -> Tensor:
+        """`segments.reward` is [horizon, segments], and so on."""
+        if name not in _TRACK_NAMES:
+            raise AttributeError(name)
+        values: Tensor = getattr(self.track, name)
+        return values.index_select(0, self.places.flatten()).view(*self.places.shape, *values.shape[1:])
+
+
+_TRACK_NAMES = tuple(field.name for field in fields(Track))
 
 
 class SegmentBuffer:
@@ -29,50 +107,89 @@ class SegmentBuffer:
 
     def __init__(
         self,
-        segments: int,
-        horizon: int,
+        schedule: SegmentSchedule,
         obs_shape: tuple[int, ...],
         obs_dtype: torch.dtype,
         action_size: int,
+        state_size: int,
         device: torch.device,
     ) -> None:
-        self.horizon = horizon
-        self.device = device
-        shape = (segments, horizon)
-        self._data = Segments(
-            obs=torch.zeros((*shape, *obs_shape), dtype=obs_dtype, device=device),
-            action=torch.zeros((*shape, action_size), device=device),
-            reward=torch.zeros(shape, device=device),
-            terminated=torch.zeros(shape, dtype=torch.bool, device=device),
-            truncated=torch.zeros(shape, dtype=torch.bool, device=device),
-            last_obs=torch.zeros((segments, *obs_shape), dtype=obs_dtype, device=device),
-            truncated_at=torch.zeros(0, dtype=torch.int64, device=device),
-            truncated_obs=torch.zeros((0, *obs_shape), dtype=obs_dtype, device=device),
-        )
-        # Few steps are truncated: their final observations are kept apart, not for every step.
-        self._truncations: list[tuple[Tensor, Tensor]] = []
+        self.schedule, self.device = schedule, device
+        self.time = 0  # steps of every row so far
+        self.all_present = True  # no row is ever without an agent
+        self.columns = schedule.columns
+        shapes = buffer_shapes(schedule, obs_shape, obs_dtype, action_size, state_size)
+        tensors = {name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes.items()}
+        self._starts = tensors.pop("starts")
+        self.track = Track(**tensors)
+        self._flat = Track(**{name: tensor.flatten(0, 1) for name, tensor in tensors.items()})
 
-    def write_action(self, rows: slice, t: int, obs: Tensor, action: Tensor) -> None:
-        self._data.obs[rows, t] = obs
-        self._data.action[rows, t] = action
+    def keep_state(self, rows: slice, state: Tensor) -> None:
+        """Keep the memory's states of those rows that begin a segment now."""
+        starting = self.schedule.starting_rows(self.time)
+        first, stop = max(starting.start, rows.start), min(starting.stop, rows.stop)
+        if first < stop and self._starts.shape[-1]:
+            number = (self.time - self.schedule.begin(first)) // self.schedule.horizon
+            self._starts[number % len(self._starts), first:stop] = state[first - rows.start : stop - rows.start]
 
-    def write_outcome(
-        self, rows: slice, t: int, reward: Tensor, terminated: Tensor, truncated: Tensor, final_obs: Tensor
-    ) -> None:
-        self._data.reward[rows, t] = reward
-        self._data.terminated[rows, t] = terminated
-        self._data.truncated[rows, t] = truncated
-        ended = truncated.nonzero().squeeze(1)
-        if ended.numel():
-            at, last = (rows.start + ended) * self.horizon + t, final_obs[ended]
-            self._truncations.append((at.to(self.device), last.to(self.device)))
+    def write(self, rows: slice, column: int | Tensor, **values: Tensor) -> None:
+        """One step of some rows, by the names of `Track`."""
+        for name, value in values.items():
+            target: Tensor = getattr(self.track, name)[:, rows]
+            if isinstance(column, int):
+                target[column] = value
+            else:
+                target.index_copy_(0, column, value[None])
 
-    def finish(self, last_obs: Tensor) -> Segments:
-        """The rollout is complete; the returned tensors are overwritten by the next one."""
-        self._data.last_obs.copy_(last_obs)
-        at = [positions for positions, _ in self._truncations]
-        obs = [final for _, final in self._truncations]
-        self._data.truncated_at = torch.cat([self._data.truncated_at[:0], *at])
-        self._data.truncated_obs = torch.cat([self._data.truncated_obs[:0], *obs])
-        self._truncations.clear()
-        return self._data
+    def take(self, update: int) -> Segments:
+        """The segments of an update, in order. What the tensors hold is overwritten by the next rollout."""
+        schedule, columns = self.schedule, self.columns
+        first = update * schedule.segments
+        number = torch.arange(first, first + schedule.segments, device=self.device)
+        row, nth = number % schedule.rows, number // schedule.rows
+        begin = torch.zeros_like(row) if schedule.aligned else row * schedule.horizon // schedule.rows
+        start = begin + nth * schedule.horizon
+        time = start + torch.arange(schedule.horizon + 1, device=self.device)[:, None]
+        places = time % columns * schedule.rows + row
+        state = self._starts[nth % len(self._starts), row]
+        return Segments(self._flat, places[:-1], places[-1], state, self.all_present)
+
+    # Half-recorded segments are part of a run ----------------------------------------------------
+    def state(self) -> State:
+        state: State = {"time": self.time}
+        if not self.schedule.aligned:  # aligned, there is nothing half recorded between two updates
+            state |= {name: getattr(self.track, name).clone() for name in _TRACK_NAMES}
+            state["starts"] = self._starts.clone()
+        return state
+
+    def load_state(self, state: State) -> None:
+        self.time = state["time"]
+        if not self.schedule.aligned:
+            for name in _TRACK_NAMES:
+                getattr(self.track, name).copy_(state[name])
+            self._starts.copy_(state["starts"])
+
+
+def buffer_shapes(
+    schedule: SegmentSchedule,
+    obs_shape: tuple[int, ...],
+    obs_dtype: torch.dtype,
+    action_size: int,
+    state_size: int,
+) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Shape and type of every tensor of a buffer: what it allocates, and what a plan counts."""
+    step = (schedule.columns, schedule.rows)
+    number = (step, torch.float32)
+    flag = (step, torch.bool)
+    return {
+        "obs": ((*step, *obs_shape), obs_dtype),
+        "action": ((*step, action_size), torch.float32),
+        "log_prob": number,
+        "value": number,
+        "reward": number,
+        "done": flag,
+        "final_value": number,
+        "discounted": number,
+        "present": flag,
+        "starts": ((schedule.starts_per_row, schedule.rows, state_size), torch.float32),
+    }

@@ -2,28 +2,65 @@
 
 import os
 
+import torch
+
+from ludus.envs.custom import VecConfig, make_custom
+from ludus.envs.forage import Forage, ForageConfig
 from ludus.envs.gym import GymConfig, make_gym
 from ludus.envs.kuka.task import KukaConfig, KukaPickPlace
 from ludus.envs.locomotion import LocomotionConfig, make_locomotion
+from ludus.envs.mettagrid import MettagridConfig, make_mettagrid
+from ludus.envs.pettingzoo import PettingZooConfig, make_pettingzoo
 from ludus.envs.vec import VecEnv
 
-EnvConfig = KukaConfig | LocomotionConfig | GymConfig
+EnvConfig = (
+    KukaConfig | LocomotionConfig | ForageConfig | GymConfig | PettingZooConfig | MettagridConfig | VecConfig
+)
 
 # The name of each kind of environment in a configuration file.
-ENV_KINDS: dict[str, type[KukaConfig] | type[LocomotionConfig] | type[GymConfig]] = {
+ENV_KINDS: dict[str, type[EnvConfig]] = {
     "kuka": KukaConfig,
     "locomotion": LocomotionConfig,
+    "forage": ForageConfig,
     "gym": GymConfig,
+    "pettingzoo": PettingZooConfig,
+    "mettagrid": MettagridConfig,
+    "vec": VecConfig,
 }
 
 
-def make_vec_env(config: EnvConfig, num_envs: int, evaluation: bool = False) -> VecEnv:
-    """A group of `num_envs` environments; for evaluation without any help a task gives in training."""
-    if isinstance(config, KukaConfig):
-        return KukaPickPlace(config, num_envs, config.threads or available_cores(), evaluation)
-    if isinstance(config, LocomotionConfig):
-        return make_locomotion(config, num_envs, config.threads or available_cores())
-    return make_gym(config, num_envs)
+def make_vec_env(
+    config: EnvConfig, num_envs: int, evaluation: bool = False, device: torch.device | str = "cpu"
+) -> VecEnv:
+    """A group of `num_envs` environments; for evaluation without any help a task gives in training.
+
+    Environments that are written in torch live on `device`; the others stay on the CPU.
+    """
+    match config:
+        case KukaConfig():
+            return KukaPickPlace(config, num_envs, config.threads or available_cores(), evaluation)
+        case LocomotionConfig():
+            return make_locomotion(config, num_envs, config.threads or available_cores())
+        case ForageConfig():
+            return Forage(config, num_envs, device, evaluation)
+        case GymConfig():
+            return make_gym(config, num_envs)
+        case PettingZooConfig():
+            return make_pettingzoo(config, num_envs)
+        case MettagridConfig():
+            return make_mettagrid(config, num_envs)
+        case VecConfig():
+            return make_custom(config, num_envs, device, evaluation)
+
+
+def make_eval_env(config: EnvConfig, episodes: int, device: torch.device | str = "cpu") -> VecEnv:
+    """Environments for so many episodes, no more of them than in training."""
+    env = make_vec_env(config, min(episodes, config.num_envs), evaluation=True, device=device)
+    wanted = -(-episodes // env.agents_per_env)  # every agent's episode counts
+    if wanted >= min(episodes, config.num_envs):
+        return env
+    env.close()
+    return make_vec_env(config, wanted, evaluation=True, device=device)
 
 
 def available_cores() -> int:

@@ -40,6 +40,7 @@ class _Play:
 
     first_obs: Tensor  # [rows, ...]
     steps: list[Step]
+    present: list[Tensor]  # each [rows] bool: of the first observation and after each step
     actions: Tensor  # [steps, rows, ...]
     seconds: float
 
@@ -98,6 +99,7 @@ def _findings(fresh: Callable[[], VecEnv], steps: int, seed: int) -> Iterator[Fi
     yield from _check_ownership(env, seed, actions)
     yield from _check_values(env, play)
     yield from _check_ends(env, play)
+    yield from _check_present(env, play)
     yield from _check_seeds(env, fresh(), play, seed)
     yield from _check_row_independence(env, play, seed)
     yield from _check_state(env, fresh(), actions, seed)
@@ -125,9 +127,16 @@ def _random_actions(env: VecEnv, steps: int, seed: int) -> Tensor:
 
 def _play(env: VecEnv, seed: int, actions: Tensor) -> _Play:
     first_obs = env.reset(seed).clone()
+    steps, present = [], [_present(env)]
     start = time.perf_counter()
-    steps = _continue(env, actions)
-    return _Play(first_obs, steps, actions, time.perf_counter() - start)
+    for action in actions:
+        steps.append(env.step(action.to(env.device)))
+        present.append(_present(env))
+    return _Play(first_obs, steps, present, actions, time.perf_counter() - start)
+
+
+def _present(env: VecEnv) -> Tensor:
+    return torch.ones(env.num_rows, dtype=torch.bool) if env.present is None else env.present.clone().cpu()
 
 
 def _continue(env: VecEnv, actions: Tensor) -> list[Step]:
@@ -177,6 +186,9 @@ def _check_fields(env: VecEnv, play: _Play) -> Iterator[Finding]:
         bad = next((v for v in values if v.shape != shape or v.dtype != dtype), None)
         if bad is not None:
             yield _wrong(f"Step.{name}", bad, shape, dtype)
+    absent = next((p for p in play.present if p.shape != rows or p.dtype != torch.bool), None)
+    if absent is not None:
+        yield _wrong("VecEnv.present", absent, rows, torch.bool)
     metrics = {name: value for step in play.steps for name, value in step.metrics.items()}
     for name, value in metrics.items():
         if value.shape != rows or not value.is_floating_point():
@@ -191,6 +203,7 @@ def _wrong(what: str, got: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -
 def _check_ownership(env: VecEnv, seed: int, actions: Tensor) -> Iterator[Finding]:
     first_obs = env.reset(seed)
     kept = [first_obs, *env.step(actions[0].to(env.device))[:5]]
+    kept += [] if env.present is None else [env.present]
     copies = [tensor.clone() for tensor in kept]
     _continue(env, actions[1:5])
     if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(kept, copies, strict=True)):
@@ -205,7 +218,7 @@ def _check_values(env: VecEnv, play: _Play) -> Iterator[Finding]:
         if not values.isfinite().all():
             yield Finding("error", f"{name} is NaN or infinite.", "Find the division or the physics that does it.")
     low, high = torch.as_tensor(env.obs_space.low), torch.as_tensor(env.obs_space.high)
-    outside = (obs < low) | (obs > high)
+    outside = ((obs < low) | (obs > high)) & _like_obs(torch.stack(play.present), obs)
     if outside.any():
         value = float(obs[outside][0])
         share = float(outside.double().mean())
@@ -218,6 +231,11 @@ def _check_values(env: VecEnv, play: _Play) -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", f"Rewards are finite, from {float(reward.min()):g} to {float(reward.max()):g}.")
+
+
+def _like_obs(rows: Tensor, obs: Tensor) -> Tensor:
+    """[..., rows] with as many dimensions as [..., rows, *obs]."""
+    return rows.reshape(*rows.shape, *[1] * (obs.ndim - rows.ndim))
 
 
 def _check_ends(env: VecEnv, play: _Play) -> Iterator[Finding]:
@@ -233,6 +251,30 @@ def _check_ends(env: VecEnv, play: _Play) -> Iterator[Finding]:
         yield Finding("warning", "At every end, final_obs equals the new episode's first observation.", fix)
     num_ended = sum(len(obs) for obs, _ in ended)
     yield Finding("ok", f"{num_ended} episodes ended and began anew within their step.")
+
+
+def _check_present(env: VecEnv, play: _Play) -> Iterator[Finding]:
+    """Rows without an agent are empty, and an agent leaves only where its episode ends."""
+    if env.present is None:
+        return
+    obs = torch.stack([play.first_obs, *(step.obs for step in play.steps)]).cpu()
+    reward = torch.stack([step.reward for step in play.steps]).cpu()
+    done = torch.stack([step.done for step in play.steps]).cpu()
+    present = torch.stack(play.present)  # [steps + 1, rows]
+    acting, next_present = present[:-1], present[1:]
+    fix = "Where present is False: observe zeros, reward 0, end nothing."
+    for what, broken in (
+        ("observes something", (obs != 0) & ~_like_obs(present, obs)),
+        ("has a reward", (reward != 0) & ~acting),
+        ("ends an episode", done & ~acting),
+    ):
+        if broken.any():
+            yield Finding("error", f"A row without an agent {what}.", fix)
+    if (acting & ~next_present & ~done).any():
+        fix = "Where an agent leaves, its row is terminated or truncated in that step."
+        yield Finding("error", "An agent leaves though its episode has not ended.", fix)
+    share = float(present.double().mean())
+    yield Finding("ok", f"Agents may come and go: {share:.0%} of the rows had one.")
 
 
 def _search_for_end(env: VecEnv, actions: Tensor) -> Finding:
@@ -274,12 +316,20 @@ def _check_row_independence(env: VecEnv, play: _Play, seed: int) -> Iterator[Fin
     other = _play(env, seed, actions)
     for one, two in zip(play.steps, other.steps, strict=True):
         if not torch.equal(one.obs[first:], two.obs[first:]) and not (one.done | two.done).any():
-            fix = "Keep the state of each row apart; look for attributes of the class or the module."
-            yield Finding("error", "The actions of one environment change what another observes.", fix)
+            yield _explain_disturbance(env, play, seed)
             return
         if (one.done | two.done).any():  # ended rows may share a random stream from here on
             break
     yield Finding("ok", "Environments do not disturb each other.")
+
+
+def _explain_disturbance(env: VecEnv, play: _Play, seed: int) -> Finding:
+    what = "actions of one environment change what another observes."
+    if _first_difference(play.steps, _play(env, seed, play.actions).steps) is not None:  # their cause is another
+        what = f"Something outlives reset(), so it is not known whether the {what}"
+        return Finding("warning", what, "Set everything anew in reset().")
+    fix = "Keep the state of each row apart; look for attributes of the class or the module."
+    return Finding("error", f"The {what}", fix)
 
 
 def _check_state(env: VecEnv, other: VecEnv, actions: Tensor, seed: int) -> Iterator[Finding]:
@@ -298,8 +348,8 @@ def _check_state(env: VecEnv, other: VecEnv, actions: Tensor, seed: int) -> Iter
     if differs is None:
         yield Finding("ok", "state() and load_state() continue exactly.")
         return
-    fix = "Save all that the next step reads, random generators too. A Gymnasium environment may define "
-    fix += "ludus_state() and load_ludus_state(state)."
+    fix = "Save all that the next step reads, random generators too. A Gymnasium or PettingZoo environment may "
+    fix += "define ludus_state() and load_ludus_state(state)."
     yield Finding("warning", f"A resumed run differs from step {differs + 1} on.", fix)
 
 
@@ -319,10 +369,10 @@ def _find_alien(node: Any, path: str) -> str:
 
 
 def _check_scale(play: _Play) -> Iterator[Finding]:
-    obs = torch.stack([step.obs for step in play.steps])
+    obs = torch.stack([step.obs for step in play.steps]).cpu()[torch.stack(play.present[1:])]  # [seen, ...]
     if not obs.is_floating_point():
         return
-    spread = obs.flatten(0, 1).flatten(1).double().std(0).cpu()  # [values]
+    spread = obs.flatten(1).double().std(0)  # [values]
     spread = spread[spread > 0]
     if spread.numel() == 0:
         yield Finding("warning", "The observation never changes.", "Observe something that the actions change.")

@@ -5,7 +5,6 @@
 With `workers` the same environments run in processes of their own (`gym_workers.py`), with the same results.
 """
 
-import importlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +15,10 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
-from ludus.envs.gym_block import EnvBlock, Recipe, Rows, make_envs, warn_inexact
-from ludus.envs.gym_spaces import adapt_spaces
+from ludus.envs.gym_block import Recipe, warn_inexact
+from ludus.envs.gym_make import GymRecipe
+from ludus.envs.gym_rows import Rows
+from ludus.envs.importing import import_module_of
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.errors import CheckpointError, ConfigError, did_you_mean
 
@@ -43,7 +44,7 @@ def make_gym(config: GymConfig, num_envs: int) -> VecEnv:
     if num_envs < 1 or config.workers < 0 or config.max_steps < 0:
         raise ConfigError("A Gymnasium group needs num_envs >= 1, workers >= 0 and max_steps >= 0.")
     module = config.id.rpartition(":")[0]
-    recipe = Recipe(f"gym:{config.id}", module, find_spec(config.id), config.max_steps, dict(config.kwargs))
+    recipe = GymRecipe(f"gym:{config.id}", module, find_spec(config.id), config.max_steps, dict(config.kwargs))
     if config.workers == 0:
         return GymVecEnv(recipe, num_envs)
     from ludus.envs.gym_workers import GymWorkersVecEnv  # which imports this file
@@ -55,7 +56,7 @@ def find_spec(env_id: str) -> EnvSpec:
     """The registration of "CartPole-v1" or "my_package:MyEnv-v0"."""
     module, _, name = env_id.rpartition(":")
     if module:
-        _import_registering(module, env_id)
+        import_module_of(module, env_id)  # which registers it
     try:
         return gym.spec(name)
     except gym.error.Error as error:
@@ -65,41 +66,29 @@ def find_spec(env_id: str) -> EnvSpec:
         ) from error
 
 
-def _import_registering(module: str, env_id: str) -> None:
-    try:
-        importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        missing = f"Its module {module!r}" if error.name == module else f"The package {error.name!r} that it needs"
-        raise ConfigError(f"{missing} cannot be found for the environment {env_id!r}; is it installed?") from error
-    except Exception as error:
-        problem = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"The module {module!r} of environment {env_id!r} fails to import: {problem}") from error
-
-
-class GymVecEnv(VecEnv):
+class BlockVecEnv(VecEnv):
     """Environments that step one after the other in this process."""
 
     def __init__(self, recipe: Recipe, num_envs: int) -> None:
         self.name = recipe.name
-        self.num_rows = num_envs
         self.device = torch.device("cpu")
-        envs, limit = make_envs(recipe, num_envs)
-        self._spaces = adapt_spaces(envs[0], recipe.name)
-        self.obs_space, self.action_space = self._spaces.obs, self._spaces.action
-        memory = np.zeros(Rows.num_bytes(num_envs, self._spaces), np.uint8)
-        rows = Rows.over(memory, num_envs, self._spaces)
-        self._block = EnvBlock(recipe.name, envs, limit, self._spaces, rows)
+        self._block = block = recipe.make_block(num_envs)
+        self.agents_per_env = block.agents_per_env
+        self.num_rows = num_envs * block.agents_per_env
+        self.obs_space, self.action_space = block.of.obs, block.of.action
         self._actions: Any = None
 
     def reset(self, seed: int) -> Tensor:
         self._block.reset(seed)
+        self._note_present()
         return torch.from_numpy(self._block.rows.obs.copy())
 
     def begin_step(self, action: Tensor) -> None:
-        self._actions = self._spaces.to_env(action.numpy(force=True))
+        self._actions = self._block.of.to_env(action.numpy(force=True))
 
     def end_step(self) -> Step:
         self._block.step(self._actions)
+        self._note_present()
         return step_of(self._block.rows, self._block.success_seen)
 
     def state(self) -> State:
@@ -108,6 +97,7 @@ class GymVecEnv(VecEnv):
             "seed": block.seed,
             "tick": block.tick,
             "obs": torch.from_numpy(block.rows.obs.copy()),
+            **({} if self.present is None else {"present": self.present.clone()}),
             **block.state(),
         }
         warn_inexact(self.name, [env["why"] for env in state["envs"] if not env["exact"]])
@@ -116,17 +106,27 @@ class GymVecEnv(VecEnv):
     def load_state(self, state: State) -> None:
         check_fits(self, state)
         self._block.rows.obs[:] = state["obs"].numpy()
+        if "present" in state:
+            self._block.rows.present[:] = state["present"].numpy()
+        self._note_present()
         warn_inexact(self.name, self._block.load_state(state["seed"], state["tick"], state))
 
     def close(self) -> None:
         self._block.close()
 
-    # For viewers ----------------------------------------------------------------------------------
     def frame(self, row: int) -> np.ndarray | None:
         """A picture of `row`, [height, width, 3] uint8, if the kwargs say render_mode="rgb_array"."""
-        env = self._block.envs[row]
-        picture = env.render() if env.render_mode == "rgb_array" else None
+        env = self._block.envs[row // self.agents_per_env]
+        picture = env.render() if getattr(env, "render_mode", None) == "rgb_array" else None
         return np.asarray(picture) if picture is not None else None
+
+    def _note_present(self) -> None:
+        if self._block.agents_come_and_go:
+            self.present = torch.from_numpy(self._block.rows.present.copy())
+
+
+class GymVecEnv(BlockVecEnv):
+    """Gymnasium environments, and what a viewer can see of those with MuJoCo inside."""
 
     @property
     def substeps(self) -> int:
@@ -163,7 +163,8 @@ def check_fits(env: VecEnv, state: State) -> None:
     """A state can only go on in as many rows, each with the same observation."""
     saved, here = tuple(state["obs"].shape), (env.num_rows, *env.obs_space.shape)
     if saved != here:
+        what = "environments" if env.agents_per_env == 1 else "rows"
         raise CheckpointError(
-            f"The checkpoint holds {saved[0]} environments that observe {saved[1:]}, but {env.name} has "
+            f"The checkpoint holds {saved[0]} {what} that observe {saved[1:]}, but {env.name} has "
             f"{here[0]} of {here[1:]}. Resume with the configuration it was saved with."
         )

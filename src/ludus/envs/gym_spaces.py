@@ -17,12 +17,12 @@ class Spaces(NamedTuple):
     obs: spaces.Box  # of one row: a float32 vector, or a uint8 image as it is
     action: ActionSpace  # of one row: a flat vector, or numbers from 0
     to_row: Callable[[Any], np.ndarray] | None  # an environment's observation → a row; None: it is one
-    to_env: Callable[[np.ndarray], Sequence[Any]]  # [rows, ...] actions → one for each environment
+    to_env: Callable[[np.ndarray], Sequence[Any]]  # [rows, ...] actions → one for each row, as it takes it
 
 
-def adapt_spaces(env: gym.Env, name: str) -> Spaces:
-    obs, to_row = _adapt_obs(env.observation_space, name)
-    action, to_env = _adapt_action(env.action_space, name)
+def adapt_spaces(obs_space: gym.Space, action_space: gym.Space, name: str) -> Spaces:
+    obs, to_row = _adapt_obs(obs_space, name)
+    action, to_env = _adapt_action(action_space, name)
     return Spaces(obs, action, to_row, to_env)
 
 

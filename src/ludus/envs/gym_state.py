@@ -1,4 +1,4 @@
-"""An exact snapshot of any Gymnasium environment, without pickle.
+"""An exact snapshot of any Gymnasium or PettingZoo environment, without pickle.
 
 `snapshot` walks the environment's attributes, wrappers included, and writes plain values as JSON and
 arrays as bytes. `restore` writes them into an environment of the same class that was just reset:
@@ -26,6 +26,7 @@ import torch
 from numpy.lib.array_utils import byte_bounds
 
 from ludus.envs.mujoco_state import read_data, read_model, write_data, write_model
+from ludus.envs.pygame_state import is_pygame_value, make_pygame_value
 from ludus.envs.vec import State
 
 _JSON_INT = 2**53  # larger integers (states of random generators) are written as text
@@ -42,6 +43,7 @@ _HARMLESS_MODULES: tuple[str, ...] = (
     "gymnasium.envs.mujoco.mujoco_rendering.",
 )
 _HARMLESS_MODULES += ("mujoco.", "pygame.", "pyglet.", "glfw.", "OpenGL.", "matplotlib.", "PIL.", "logging.")
+_HARMFUL_MODULES = ("pygame.sprite.",)  # of a harmless one, but groups of sprites are lists of things that move
 
 _BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 _DICTS: dict[str, type[dict]] = {kind.__name__: kind for kind in (dict, OrderedDict, Counter, defaultdict)}
@@ -71,7 +73,7 @@ class _NotCapturedError(Exception):
     """A part that cannot be written, or a snapshot that does not fit this environment."""
 
 
-def snapshot(env: gym.Env) -> State:
+def snapshot(env: Any) -> State:
     """{"exact", "why", "tree" (JSON), "data" (uint8 [bytes])}."""
     writer = _Writer()
     try:
@@ -88,7 +90,7 @@ def lost_state(why: str) -> State:
     return {"exact": False, "why": why, "tree": None, "data": torch.zeros(0, dtype=torch.uint8)}
 
 
-def restore(env: gym.Env, state: State) -> str:
+def restore(env: Any, state: State) -> str:
     """Continue from `state`: the empty text, or why that was not possible. `env` has just been reset."""
     if not state["exact"]:
         return state["why"] or "its state was not saved"
@@ -156,8 +158,10 @@ class _Writer:
         if kind is mujoco.MjData or kind is mujoco.MjModel:
             arrays = read_data(value) if kind is mujoco.MjData else read_model(value)
             return {kind.__name__: {name: self._bytes_of(array, name) for name, array in arrays.items()}}
-        if isinstance(value, gym.Env) and callable(getattr(value, "ludus_state", None)):
-            return {"own": self.value(value.ludus_state(), f"{path}.ludus_state()")}  # type: ignore[attr-defined]
+        if is_pygame_value(kind):
+            return {"pygame": kind.__name__, "numbers": [self.value(number, path) for number in value]}
+        if _saves_itself(value):
+            return {"own": self.value(value.ludus_state(), f"{path}.ludus_state()")}
         if _is_harmless(value):
             return {"keep": kind.__name__}
         if _is_plain_object(value):
@@ -202,6 +206,7 @@ class _Reader:
         self.later: list[Callable[[], None]] = []  # physics, once every model is back
         self._data = data
         self._met: list[Any] = []  # by number
+        self._taken: set[int] = set()  # ids of objects that were changed in place
 
     def value(self, node: Any, current: Any) -> Any:
         if not isinstance(node, dict):
@@ -244,7 +249,11 @@ class _Reader:
             return torch.from_numpy(self._array(content))
         if kind == "random":
             return self._random(content, self.value(node["state"], _MISSING), current)
+        if kind == "pygame":
+            return make_pygame_value(content, [self.value(number, _MISSING) for number in node["numbers"]])
         if kind == "own":
+            if not _saves_itself(current):
+                raise _NotCapturedError("a part that saves itself is not there")
             current.load_ludus_state(self.value(content, _MISSING))
             return current
         if kind == "keep":
@@ -265,8 +274,9 @@ class _Reader:
             new = _DICTS[name]()
         self._met[number] = new
         patterns = current if isinstance(current, dict) else {}
-        for key_node, node in pairs:
-            key = self.value(key_node, _MISSING)
+        # A key that is an object (a sprite of a group) is the one in the same place.
+        for (key_node, node), old_key in zip(pairs, [*patterns, *[_MISSING] * len(pairs)], strict=False):
+            key = self.value(key_node, old_key)
             new[key] = self.value(node, patterns.get(key, _MISSING))
         return new
 
@@ -275,22 +285,27 @@ class _Reader:
         if not _is_plain_object(current):
             raise _NotCapturedError(f"{name} is not a plain object")
         target = current
-        if getattr(getattr(kind, "__dataclass_params__", None), "frozen", False):
-            # Others may share an immutable object (a constant of the module): leave theirs alone.
+        frozen = getattr(getattr(kind, "__dataclass_params__", None), "frozen", False)
+        if frozen or id(current) in self._taken:
+            # Others share an immutable object (a constant of the module), and two places that were one at the
+            # episode's start may have parted since: leave theirs alone.
             self._met[number] = target = object.__new__(kind)
             target.__dict__.update(current.__dict__)
+        self._taken.add(id(target))
         for attribute, node in attributes.items():
             target.__dict__[attribute] = self.value(node, current.__dict__.get(attribute, _MISSING))
         return target
 
     def _random(self, name: str, state: Any, current: Any) -> Any:
         rng_type, _, write_state = _RANDOM[name]
+        current = _MISSING if id(current) in self._taken else current
         if name == "numpy" and not _same_bit_generator(current, state):
             if state["bit_generator"] not in _BIT_GENERATORS:
                 raise _NotCapturedError(f"unknown random generator {state['bit_generator']!r}")
             current = np.random.Generator(getattr(np.random, state["bit_generator"])())
         elif type(current) is not rng_type:
             current = rng_type()
+        self._taken.add(id(current))
         write_state(current, state)
         return current
 
@@ -330,7 +345,13 @@ def _is_plain_object(value: Any) -> bool:
 
 def _is_harmless(value: Any) -> bool:
     module = type(value).__module__ + "."
-    return isinstance(value, _HARMLESS_TYPES) or module.startswith(_HARMLESS_MODULES)
+    harmless = module.startswith(_HARMLESS_MODULES) and not module.startswith(_HARMFUL_MODULES)
+    return harmless or isinstance(value, _HARMLESS_TYPES)
+
+
+def _saves_itself(value: Any) -> bool:
+    """By a method of its own class: a wrapper that passes on what it is asked for has a state besides."""
+    return callable(getattr(type(value), "ludus_state", None))
 
 
 def _is_foreign(array: np.ndarray) -> bool:
@@ -343,6 +364,8 @@ def _is_foreign(array: np.ndarray) -> bool:
 
 def _like(current: Any, class_name: str) -> Any:
     """The class of `current`, which must have this name: classes never come from the data."""
+    if current is _MISSING:
+        raise _NotCapturedError(f"it holds a {class_name}, which is made in the course of an episode")
     if type(current).__qualname__ != class_name:
         raise _NotCapturedError(f"it holds a {type(current).__qualname__} where a {class_name} was saved")
     return type(current)

@@ -1,4 +1,4 @@
-"""Gymnasium environments in worker processes: the same rows as in-process, bit for bit, on more cores.
+"""Environments in worker processes: the same rows as in-process, bit for bit, on more cores.
 
 Actions and results live in shared memory without a name, so that nothing is left behind however a
 run ends. A pipe per worker says "step" and "done"; whoever waits, sleeps. A worker that dies, raises
@@ -6,19 +6,15 @@ or hangs is replaced: its episodes end as truncated at the last observation they
 """
 
 import contextlib
-import importlib
 import itertools
 import json
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 import traceback
-import types
 import warnings
-from collections.abc import Iterator
 from multiprocessing import connection, reduction, util
 from typing import Any, NamedTuple
 
@@ -27,8 +23,9 @@ import torch
 from torch import Tensor
 
 from ludus.envs.gym import check_fits, step_of
-from ludus.envs.gym_block import EnvBlock, EnvRaisedError, Recipe, Rows, make_envs, warn_inexact
-from ludus.envs.gym_spaces import Spaces, adapt_spaces
+from ludus.envs.gym_block import EnvBlock, EnvRaisedError, Recipe, warn_inexact
+from ludus.envs.gym_rows import Rows
+from ludus.envs.processes import process_context, start_conditions
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.errors import ConfigError, EnvError
 
@@ -38,7 +35,6 @@ MAX_FAILURES = 5  # in a row, without one good step in between
 _BACK_OFF_S = 0.1  # before the first restart; doubles
 _CLOSE_PATIENCE_S = 2.0
 _UNKNOWN = 255  # multiprocessing's exit code where the fork server died and cannot tell
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 # Messages: "step" alone is sent often and says nothing else. Answers begin with one of the three letters.
 _STEP = b"step"
@@ -50,9 +46,14 @@ class _Job(NamedTuple):
 
     recipe: Recipe
     memory: Any  # shared
-    num_envs: int  # in all workers
-    first_row: int
-    stop_row: int
+    num_rows: int  # in all workers
+    agents_per_env: int
+    first_env: int
+    stop_env: int
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.first_env * self.agents_per_env, self.stop_env * self.agents_per_env)
 
 
 class _WorkerFailure(Exception):  # noqa: N818 (it is no error of the program: it is handled)
@@ -60,23 +61,24 @@ class _WorkerFailure(Exception):  # noqa: N818 (it is no error of the program: i
 
 
 class GymWorkersVecEnv(VecEnv):
-    """Environments in `num_workers` processes, each with a contiguous block of rows."""
+    """Environments in `num_workers` processes, each with a contiguous block of them."""
 
     def __init__(self, recipe: Recipe, num_envs: int, num_workers: int, timeout_s: float = TIMEOUT_S) -> None:
         self.name = recipe.name
-        self.num_rows = num_envs
         self.device = torch.device("cpu")
-        of = _probe(recipe)
-        self.obs_space, self.action_space = of.obs, of.action
-        context = _context()
-        memory = context.RawArray("b", Rows.num_bytes(num_envs, of))
-        self._rows = Rows.over(memory, num_envs, of)
-        self._last_obs = self._rows.obs.copy()  # a worker that dies may leave a half-written one
+        probe = _probe(recipe)
+        self.agents_per_env, self._agents_come_and_go = probe.agents_per_env, probe.agents_come_and_go
+        self.num_rows = num_rows = num_envs * probe.agents_per_env
+        self.obs_space, self.action_space = probe.of.obs, probe.of.action
+        context = process_context(preload=__name__)
+        memory = context.RawArray("b", Rows.num_bytes(num_rows, probe.of))
+        self._rows = Rows.over(memory, num_rows, probe.of)
+        self._note_last()
         self._seed = self._tick = self._restarts = 0
         self._success_seen = False
         bounds = np.linspace(0, num_envs, num_workers + 1).astype(int).tolist()
         self._workers = [
-            _Worker(context, _Job(recipe, memory, num_envs, first, stop), timeout_s)
+            _Worker(context, _Job(recipe, memory, num_rows, probe.agents_per_env, first, stop), timeout_s)
             for first, stop in itertools.pairwise(bounds)
         ]
         self._stop = util.Finalize(self, _stop_workers, (self._workers,), exitpriority=10)
@@ -86,7 +88,7 @@ class GymWorkersVecEnv(VecEnv):
     def reset(self, seed: int) -> Tensor:
         self._seed, self._tick = seed, 0
         self._ask_all(_pack({"do": "reset", "seed": seed}))
-        self._last_obs = self._rows.obs.copy()
+        self._note_last()
         return torch.from_numpy(self._rows.obs.copy())
 
     def begin_step(self, action: Tensor) -> None:
@@ -99,7 +101,7 @@ class GymWorkersVecEnv(VecEnv):
             self._success_seen |= self._answer(worker, _STEP) == b"1"
             worker.failures = 0
         self._tick += 1
-        self._last_obs = self._rows.obs.copy()
+        self._note_last()
         restarts = torch.full((self.num_rows,), float(self._restarts))
         return step_of(self._rows, self._success_seen, worker_restarts=restarts)
 
@@ -110,6 +112,7 @@ class GymWorkersVecEnv(VecEnv):
             "seed": self._seed,
             "tick": self._tick,
             "obs": torch.from_numpy(self._last_obs.copy()),
+            **({} if self.present is None else {"present": self.present.clone()}),
             "elapsed": [elapsed for part in parts for elapsed in part["elapsed"]],
             "success_seen": self._success_seen,
             "envs": [env for part in parts for env in part["envs"]],
@@ -118,8 +121,10 @@ class GymWorkersVecEnv(VecEnv):
     def load_state(self, state: State) -> None:
         check_fits(self, state)
         self._seed, self._tick, self._success_seen = state["seed"], state["tick"], state["success_seen"]
-        self._last_obs = state["obs"].numpy().copy()
-        self._rows.obs[:] = self._last_obs
+        self._rows.obs[:] = state["obs"].numpy()
+        if "present" in state:
+            self._rows.present[:] = state["present"].numpy()
+        self._note_last()
         for worker in self._workers:
             worker.send(self._load_request(worker, state))
         reasons = [_unpack(self._answer(w, self._load_request(w, state)))["reasons"] for w in self._workers]
@@ -128,8 +133,16 @@ class GymWorkersVecEnv(VecEnv):
     def close(self) -> None:
         self._stop()
 
+    def _note_last(self) -> None:
+        """Keep what was observed: a worker that dies may leave it half overwritten."""
+        self._last_obs = self._rows.obs.copy()
+        self._last_present = self._rows.present.copy()
+        if self._agents_come_and_go:
+            self.present = torch.from_numpy(self._last_present.copy())
+
     def _load_request(self, worker: "_Worker", state: State) -> bytes:
-        part = {key: state[key][worker.first_row : worker.stop_row] for key in ("elapsed", "envs")}
+        job = worker.job
+        part = {key: state[key][job.first_env : job.stop_env] for key in ("elapsed", "envs")}
         kept = {key: state[key] for key in ("seed", "tick", "success_seen")}
         return _pack({"do": "load", **kept, **part})
 
@@ -148,7 +161,8 @@ class GymWorkersVecEnv(VecEnv):
                 worker.send(request)
 
     def _replace(self, worker: "_Worker", why: str) -> None:
-        rows = f"rows {worker.first_row} to {worker.stop_row - 1}"
+        lost = worker.job.rows
+        rows = f"rows {lost.start} to {lost.stop - 1}"
         worker.failures += 1
         if worker.failures >= MAX_FAILURES:
             times = f"{worker.failures} times in a row"
@@ -161,8 +175,8 @@ class GymWorkersVecEnv(VecEnv):
         self._restarts += 1
         time.sleep(_BACK_OFF_S * 2 ** (worker.failures - 1))
         worker.stop(patience_s=0.0)
-        lost = slice(worker.first_row, worker.stop_row)
         self._rows.obs[lost] = self._last_obs[lost]
+        self._rows.present[lost] = self._last_present[lost]
         worker.start()
         worker.send(_pack({"do": "lose", "seed": self._seed, "tick": self._tick, "attempt": self._restarts}))
 
@@ -171,16 +185,16 @@ class _Worker:
     """This side's handle on a worker process."""
 
     def __init__(self, context: Any, job: "_Job", timeout_s: float) -> None:
-        self.first_row, self.stop_row = job.first_row, job.stop_row
+        self.job = job
         self.failures = 0  # in a row
-        self._context, self._job, self._timeout_s = context, job, timeout_s
+        self._context, self._timeout_s = context, timeout_s
         self._process: Any = None
 
     def start(self) -> None:
         self._pipe, theirs = self._context.Pipe()
-        process = self._context.Process(target=_serve, args=(theirs, self._job), name="ludus-gym-worker")
+        process = self._context.Process(target=_serve, args=(theirs, self.job), name="ludus-env-worker")
         self._starting, self._failed = True, ""
-        with _start_conditions(self._job.recipe):
+        with start_conditions(self.job.recipe):
             process.start()
         self._process = process
         theirs.close()  # or its death would not be seen as the end of the pipe
@@ -252,40 +266,11 @@ def _stop_workers(workers: list[_Worker]) -> None:
         worker.stop(max(0.0, until - time.monotonic()))
 
 
-# Starting processes ---------------------------------------------------------------------------------
-def _context() -> Any:
-    """Processes forked from a clean server that has imported all they need, where there is such a thing."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    return context
-
-
-@contextlib.contextmanager
-def _start_conditions(recipe: Recipe) -> Iterator[None]:
-    """What a new process should find: one thread for numerical libraries, and no need of the user's script.
-
-    multiprocessing runs the main script again in every process, which scripts without
-    `if __name__ == "__main__"` do not survive. Only an environment defined there needs it.
-    """
-    main, variables = sys.modules["__main__"], dict(os.environ)
-    os.environ.update(_ONE_THREAD)
-    if b"__main__" not in bytes(reduction.ForkingPickler.dumps(recipe)):
-        sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-        for name in _ONE_THREAD:
-            os.environ.pop(name) if name not in variables else os.environ.update({name: variables[name]})
-
-
-def _probe(recipe: Recipe) -> Spaces:
-    """The spaces, from an environment made here and thrown away; most mistakes show up at this point."""
-    envs, _ = make_envs(recipe, 1)
-    of = adapt_spaces(envs[0], recipe.name)
-    envs[0].close()
+# Before the workers -----------------------------------------------------------------------------
+def _probe(recipe: Recipe) -> EnvBlock:
+    """What the workers will have, made here once and closed; most mistakes show up at this point."""
+    block = recipe.make_block(1)
+    block.close()
     try:
         reduction.ForkingPickler.dumps(recipe)
     except Exception as error:
@@ -293,7 +278,7 @@ def _probe(recipe: Recipe) -> Spaces:
             f"{recipe.name} cannot be sent to worker processes ({error}). Register it with a class or "
             "function of a module, or use workers=0."
         ) from error
-    return of
+    return block
 
 
 # In the worker --------------------------------------------------------------------------------------
@@ -323,17 +308,13 @@ def _die_with_parent() -> None:
 
 
 def _answer_requests(pipe: connection.Connection, job: "_Job") -> None:
-    if job.recipe.module:
-        importlib.import_module(job.recipe.module)
-    envs, limit = make_envs(job.recipe, job.stop_row - job.first_row)
-    of = adapt_spaces(envs[0], job.recipe.name)
-    rows = Rows.over(job.memory, job.num_envs, of).part(job.first_row, job.stop_row)
-    block = EnvBlock(job.recipe.name, envs, limit, of, rows, job.first_row)
+    block = job.recipe.make_block(job.stop_env - job.first_env, job.first_env)
+    block.rows = Rows.over(job.memory, job.num_rows, block.of).part(job.rows)
     pipe.send_bytes(_DONE)
     while True:
         request = pipe.recv_bytes()
         if request == _STEP:
-            block.step(of.to_env(rows.action))
+            block.step(block.of.to_env(block.rows.action))
             pipe.send_bytes(_DONE + (b"1" if block.success_seen else b"0"))
             continue
         message = _unpack(request)

@@ -46,6 +46,13 @@ class VecEnv(ABC):
     obs_space: gym.spaces.Box  # of one row
     action_space: ActionSpace  # of one row
     device: torch.device
+    truncates: bool = True  # False: no episode is ever truncated, and nobody need look at `final_obs`
+    capturable: bool = (
+        False  # a step is work on the device alone, on tensors that stay in place, as CUDA graphs need
+    )
+    # Rows whose agent is there to act on the newest observation, [rows] bool; None: all are, always. A row without
+    # one observes zeros, its action is ignored and it is never trained on. An agent that appears begins an episode.
+    present: Tensor | None = None
 
     @abstractmethod
     def reset(self, seed: int) -> Tensor:
@@ -90,11 +97,12 @@ class EpisodeStats:
         self._names: list[str] = []  # of the sums' columns
         self._sums = torch.zeros((2, 0), dtype=torch.float64, device=device)  # sums over episodes; their number
 
-    def update(self, step: Step) -> None:
+    def update(self, step: Step, present: Tensor | None = None) -> None:
+        """`present`: rows that had an agent before the step; None: all."""
         if ["ep_rew_mean", "ep_len_mean", *step.metrics] != self._names:
             self._extend(step)
         self._running[0] += step.reward
-        self._running[1] += 1
+        self._running[1] += 1 if present is None else present
         # One matrix for all metrics: a handful of calls however many there are.
         values = torch.stack([*self._running, *step.metrics.values()])  # [metrics, rows]
         done = step.done
@@ -123,8 +131,9 @@ class EpisodeStats:
 
     def load_state(self, state: State) -> None:
         self._running.copy_(state["running"])
-        self._sums = state["sums"].to(self._sums.device)
-        self._names = list(state["names"])
+        self._names, saved = list(state["names"]), state["sums"]
+        # In place where possible: a recorded CUDA graph knows the tensor by its address.
+        self._sums = self._sums.copy_(saved) if self._sums.shape == saved.shape else saved.to(self._sums.device)
 
 
 def combine_stats(parts: list[dict[str, tuple[float, float]]]) -> dict[str, float]:
@@ -144,3 +153,9 @@ def combine_stats(parts: list[dict[str, tuple[float, float]]]) -> dict[str, floa
 def derive_seed(seed: int, *path: int) -> int:
     """An independent seed for a part of a run: its group, its evaluation, its worker …"""
     return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def restore_generator(generator: torch.Generator, saved: Tensor) -> None:
+    """A random stream goes on where it was. Those of CPU and GPU differ: on the other device a new one begins."""
+    if saved.numel() == generator.get_state().numel():
+        generator.set_state(saved)

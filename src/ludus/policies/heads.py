@@ -51,8 +51,13 @@ class Head(nn.Module):
         """(log_prob, what `seed_gradient` needs)."""
 
     @abstractmethod
-    def seed_gradient(self, saved: tuple[Tensor, ...], weight: Tensor, entropy_coef: float) -> Tensor:
-        """d/d params of Σ weight · log_prob − entropy_coef · mean(entropy); own `.grad`s are written."""
+    def seed_gradient(
+        self, saved: tuple[Tensor, ...], weight: Tensor, share: float | Tensor, entropy_coef: Tensor | None
+    ) -> Tensor:
+        """d/d params of Σ weight · log_prob − entropy_coef · Σ share · entropy; own `.grad`s are written.
+
+        The shares ([n], or one number for all) add up to 1.
+        """
 
     @abstractmethod
     def to_env(self, action: Tensor) -> Tensor:
@@ -102,11 +107,15 @@ class GaussianHead(Head):
     def entropy(self, params: Tensor) -> Tensor:
         return (self.log_std + _LOG_SQRT_2PI + 0.5).sum().expand(params.shape[:-1])
 
-    def seed_gradient(self, saved: tuple[Tensor, ...], weight: Tensor, entropy_coef: float) -> Tensor:
+    def seed_gradient(
+        self, saved: tuple[Tensor, ...], weight: Tensor, share: float | Tensor, entropy_coef: Tensor | None
+    ) -> Tensor:
         z, squares, inverse_std = saved
         assert self.log_std.grad is not None
         # ∂ log p / ∂ mean = z / σ,  ∂ log p / ∂ log σ = z² − 1
-        torch.mv(squares.sub_(1).t(), weight, out=self.log_std.grad).sub_(entropy_coef)
+        torch.mv(squares.sub_(1).t(), weight, out=self.log_std.grad)
+        if entropy_coef is not None:
+            self.log_std.grad -= entropy_coef
         return (z * weight[:, None]).mul_(inverse_std)
 
     def to_env(self, action: Tensor) -> Tensor:
@@ -122,6 +131,7 @@ class CategoricalHead(Head):
     """One or several independent choices; the stored action holds one index a choice."""
 
     start: Tensor
+    offsets: Tensor
 
     def __init__(self, features: int, choices: list[int], start: list[int], squeeze: bool) -> None:
         super().__init__()
@@ -130,6 +140,8 @@ class CategoricalHead(Head):
         self.squeeze = squeeze
         self.linear = Dense(features, sum(choices))
         self.register_buffer("start", torch.tensor(start))
+        # Where each choice begins when all lie side by side; not part of what is learned.
+        self.register_buffer("offsets", torch.tensor([0, *choices[:-1]]).cumsum(0), persistent=False)
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         uniform = torch.rand((*shape, sum(self.choices)), generator=generator, device=generator.device)
@@ -153,8 +165,7 @@ class CategoricalHead(Head):
         """[n, choices] positions of the chosen entries in the side-by-side layout."""
         if len(self.choices) == 1:
             return action.long()
-        offsets = torch.tensor([0, *self.choices[:-1]], device=action.device).cumsum(0)
-        return action.long() + offsets
+        return action.long() + self.offsets
 
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
         return self.score(params, action)[0]
@@ -167,15 +178,18 @@ class CategoricalHead(Head):
         log_p, chosen = self._log_probs(params), self._chosen(action)
         return log_p.gather(-1, chosen).sum(-1), (log_p, chosen)
 
-    def seed_gradient(self, saved: tuple[Tensor, ...], weight: Tensor, entropy_coef: float) -> Tensor:
+    def seed_gradient(
+        self, saved: tuple[Tensor, ...], weight: Tensor, share: float | Tensor, entropy_coef: Tensor | None
+    ) -> Tensor:
         log_p, chosen = saved
         p = log_p.exp()
         gradient = -weight[:, None] * p  # ∂ log p(a) / ∂ logits = onehot(a) − p
         gradient.scatter_add_(1, chosen, weight[:, None].expand(-1, self.action_size))
-        if entropy_coef:  # ∂ H / ∂ logits = −p (log p + H), for each choice apart
+        if entropy_coef is not None:  # ∂ H / ∂ logits = −p (log p + H), for each choice apart
             parts = [(a * b).sum(-1, keepdim=True).expand_as(a) for a, b in self._split(p, log_p)]
             minus_entropy = torch.cat(parts, -1)
-            gradient.add_(p * (log_p - minus_entropy), alpha=entropy_coef / p.shape[0])
+            scale = entropy_coef * share
+            gradient.addcmul_(p * (log_p - minus_entropy), scale if scale.ndim == 0 else scale[:, None])
         return gradient
 
     def _split(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:

@@ -1,7 +1,7 @@
 """The policy: normaliser → encoder → (memory) → heads. It carries all that is needed to act."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from ludus.envs.vec import ActionSpace, VecEnv
+from ludus.errors import LudusError
 from ludus.policies.heads import Head, make_head
+from ludus.policies.lstm import LSTM, Run
 from ludus.policies.mlp import MLP, Activation, Dense
 from ludus.policies.normalizer import ObsNormalizer
 
@@ -22,8 +24,12 @@ class PolicyConfig:
     """Widths of the hidden layers."""
     activation: Activation = "tanh"
     """Non-linearity between layers."""
+    memory: Literal["none", "lstm"] = "none"
+    """What the policy remembers of an episode: nothing, or an LSTM's state between the layers and the heads."""
+    memory_size: int = 128
+    """Width of the memory."""
     shared_trunk: bool = False
-    """One encoder for actor and critic instead of one each."""
+    """One encoder for actor and critic instead of one each; always so with a memory."""
     initial_std: float = 1.0
     """Spread of a continuous policy at the start, where 1 is half of the action range."""
     normalize_obs: bool = True
@@ -37,10 +43,15 @@ class Pass(NamedTuple):
     value: Tensor  # [n]
     actor: list[Tensor]  # layer outputs of the encoder
     critic: list[Tensor]  # of the value encoder; the same list where the trunk is shared
+    memory: Run | None
 
 
 class Policy(nn.Module):
-    """Actor and critic. Methods ending in `_of` take normalised observations, the others raw ones."""
+    """Actor and critic.
+
+    Methods that take `x` want prepared observations (`prepare`), the others raw ones. `state` is what the policy
+    remembers, [rows, state_size], zero where an episode begins; without a memory it is empty and passed on.
+    """
 
     def __init__(self, obs_space: gym.spaces.Box, action_space: ActionSpace, config: PolicyConfig) -> None:
         super().__init__()
@@ -48,9 +59,13 @@ class Policy(nn.Module):
         size = int(np.prod(obs_space.shape))
         self.normalizer = ObsNormalizer((size,)) if config.normalize_obs else None
         self.encoder = MLP(size, config.hidden, config.activation)
-        self.value_encoder = None if config.shared_trunk else MLP(size, config.hidden, config.activation)
-        self.head: Head = make_head(action_space, self.encoder.features, config.initial_std)
-        self.value_head = Dense(self.encoder.features, 1)
+        self.memory = LSTM(self.encoder.features, config.memory_size) if config.memory == "lstm" else None
+        shared = config.shared_trunk or self.memory is not None
+        self.value_encoder = None if shared else MLP(size, config.hidden, config.activation)
+        self.features = self.encoder.features if self.memory is None else self.memory.size
+        self.head: Head = make_head(action_space, self.features, config.initial_std)
+        self.value_head = Dense(self.features, 1)
+        self.state_size = 0 if self.memory is None else self.memory.state_size
         self._initialise()
 
     def _initialise(self) -> None:
@@ -62,65 +77,94 @@ class Policy(nn.Module):
         nn.init.orthogonal_(self.head.linear.weight, gain=0.01)
         nn.init.orthogonal_(self.value_head.weight, gain=1.0)
 
-    # Raw observations ---------------------------------------------------------------------------
-    def normalize(self, obs: Tensor) -> Tensor:
+    @property
+    def device(self) -> torch.device:
+        return self.value_head.weight.device
+
+    def start(self, rows: int) -> Tensor:
+        """The state at the beginning of an episode."""
+        return torch.zeros((rows, self.state_size), device=self.device)
+
+    # Acting -------------------------------------------------------------------------------------
+    def prepare(self, obs: Tensor) -> Tensor:
         """[n, *obs] → [n, size] float32, standardised."""
         flat = obs.reshape(obs.shape[0], -1).float()
         return flat if self.normalizer is None else self.normalizer(flat)
 
-    @torch.no_grad()
-    def act(self, obs: Any, deterministic: bool = True, generator: torch.Generator | None = None) -> Any:
-        """Actions in the environment's units for one observation or a batch; arrays in, arrays out."""
-        tensor = torch.as_tensor(obs, device=self.value_head.weight.device)
-        single = tensor.ndim == len(self.obs_space.shape)
-        params = self.params_of(self.normalize(tensor[None] if single else tensor))
-        action = self.head.to_env(self.choose(params, deterministic, generator))
-        action = action[0] if single else action
-        return action if isinstance(obs, Tensor) else action.cpu().numpy()
+    def params_of(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The head's parameters, and the new state."""
+        features, state = self._remember(self.encoder(x), state)
+        return self.head(features), state
 
-    def choose(self, params: Tensor, deterministic: bool, generator: torch.Generator | None = None) -> Tensor:
-        if deterministic:
-            return self.head.mode(params)
-        generator = generator or torch.default_generator
-        return self.head.sample(params, self.head.noise(params.shape[:-1], generator))
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """The deterministic action in the environment's units: what an export holds."""
-        return self.head.to_env(self.head.mode(self.params_of(self.normalize(obs))))
-
-    # Normalised observations --------------------------------------------------------------------
-    def params_of(self, x: Tensor) -> Tensor:
-        return self.head(self.encoder(x))
-
-    def value_of(self, x: Tensor) -> Tensor:
-        encoder = self.encoder if self.value_encoder is None else self.value_encoder
-        return self.value_head(encoder(x)).squeeze(-1)
-
-    def params_and_value_of(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.encoder(x)
+    def params_and_value_of(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The head's parameters, the values [n], and the new state."""
+        features, state = self._remember(self.encoder(x), state)
         value_features = features if self.value_encoder is None else self.value_encoder(x)
-        return self.head(features), self.value_head(value_features).squeeze(-1)
+        return self.head(features), self.value_head(value_features).squeeze(-1), state
+
+    def value_of(self, x: Tensor, state: Tensor) -> Tensor:
+        """[n] values alone."""
+        if self.value_encoder is not None:
+            return self.value_head(self.value_encoder(x)).squeeze(-1)
+        return self.value_head(self._remember(self.encoder(x), state)[0]).squeeze(-1)
+
+    def _remember(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return (features, state) if self.memory is None else self.memory.step(features, state)
+
+    def act(self, obs: Any, deterministic: bool = True) -> Any:
+        """Actions in the environment's units for one observation or a batch; arrays in, arrays out.
+
+        A policy with a memory acts through an `Actor`, which keeps it from step to step.
+        """
+        if self.memory is not None:
+            raise LudusError("This policy has a memory: act with `actor = policy.actor()`, one for each episode.")
+        return self.actor(deterministic=deterministic).act(obs)
+
+    def actor(self, deterministic: bool = True, generator: torch.Generator | None = None) -> "Actor":
+        return Actor(self, deterministic, generator)
+
+    def forward(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The deterministic action in the environment's units, and the new state: what an export holds."""
+        params, state = self.params_of(self.prepare(obs), state)
+        return self.head.to_env(self.head.mode(params)), state
 
     # Learning -----------------------------------------------------------------------------------
-    def forward_pass(self, x: Tensor) -> Pass:
-        """Parameters and values of a minibatch, keeping what `backward` needs. Call under no_grad."""
-        actor = self.encoder.outputs(x)
+    def forward_pass(self, x: Tensor, state: Tensor, keep: Tensor | None) -> Pass:
+        """Parameters and values of a minibatch, keeping what `backward` needs. Call under no_grad.
+
+        With a memory, `x` holds whole segments, time first; `state` is that before the first step, and `keep`
+        [horizon, segments] is 0 where it was reset before a step.
+        """
+        actor, run = self.encoder.outputs(x), None
         critic = actor if self.value_encoder is None else self.value_encoder.outputs(x)
-        params = self.head.linear.forward(actor[-1])
-        return Pass(params, self.value_head.forward(critic[-1]).squeeze(-1), actor, critic)
+        features, value_features = actor[-1], critic[-1]
+        if self.memory is not None:
+            assert keep is not None
+            run = self.memory.run(features, state, keep)
+            features = value_features = run.output
+        params = self.head.linear.forward(features)
+        return Pass(params, self.value_head.forward(value_features).squeeze(-1), actor, critic, run)
 
     def backward(self, done: Pass, params_gradient: Tensor, value_gradient: Tensor) -> None:
         """Write every network parameter's gradient, given those of the outputs."""
         value_gradient = value_gradient[:, None]
-        self.head.linear.write_gradient(done.actor[-1], params_gradient)
-        self.value_head.write_gradient(done.critic[-1], value_gradient)
-        features_gradient = self.head.linear.input_gradient(params_gradient)
+        features = done.actor[-1] if done.memory is None else done.memory.output
+        self.head.linear.write_gradient(features, params_gradient)
+        self.value_head.write_gradient(features if done.critic is done.actor else done.critic[-1], value_gradient)
+        gradient = self.head.linear.input_gradient(params_gradient)
         value_features_gradient = self.value_head.input_gradient(value_gradient)
-        if self.value_encoder is None:
-            self.encoder.backward(done.actor, features_gradient + value_features_gradient)
-        else:
-            self.encoder.backward(done.actor, features_gradient)
+        if self.value_encoder is not None:
+            self.encoder.backward(done.actor, gradient)
             self.value_encoder.backward(done.critic, value_features_gradient)
+            return
+        gradient += value_features_gradient
+        if self.memory is not None:
+            assert done.memory is not None
+            inputs_gradient = self.memory.backward(done.memory, gradient, need_inputs=bool(self.config.hidden))
+            if inputs_gradient is None:
+                return
+            gradient = inputs_gradient
+        self.encoder.backward(done.actor, gradient)
 
     # Saving -------------------------------------------------------------------------------------
     def description(self) -> dict[str, Any]:
@@ -137,6 +181,43 @@ class Policy(nn.Module):
         config["hidden"] = tuple(config["hidden"])
         obs_space, action_space = (_space(description[k]) for k in ("obs_space", "action_space"))
         return Policy(obs_space, action_space, PolicyConfig(**config))
+
+
+class Actor:
+    """A policy at work in one batch of rows: it keeps what the policy remembers."""
+
+    def __init__(
+        self, policy: Policy, deterministic: bool = True, generator: torch.Generator | None = None
+    ) -> None:
+        self.policy, self.deterministic, self.generator = policy, deterministic, generator
+        self._state: Tensor | None = None
+
+    @torch.no_grad()
+    def act(self, obs: Any) -> Any:
+        """Actions in the environment's units for one observation or a batch; arrays in, arrays out."""
+        policy = self.policy
+        tensor = torch.as_tensor(obs, device=policy.device)
+        single = tensor.ndim == len(policy.obs_space.shape)
+        batch = tensor[None] if single else tensor
+        if self._state is None:
+            self._state = policy.start(batch.shape[0])
+        params, self._state = policy.params_of(policy.prepare(batch), self._state)
+        action = policy.head.to_env(self._choose(params))
+        action = action[0] if single else action
+        return action if isinstance(obs, Tensor) else action.cpu().numpy()
+
+    def _choose(self, params: Tensor) -> Tensor:
+        head = self.policy.head
+        if self.deterministic:
+            return head.mode(params)
+        return head.sample(params, head.noise(params.shape[:-1], self.generator or torch.default_generator))
+
+    def forget(self, ended: Any = None) -> None:
+        """An episode ended in the rows where `ended` is true, or in all."""
+        if ended is None or self._state is None:
+            self._state = None
+        else:
+            self._state[torch.as_tensor(ended, device=self._state.device)] = 0.0
 
 
 def make_policy(env: VecEnv, config: PolicyConfig, seed: int) -> Policy:

@@ -1,5 +1,6 @@
-"""One file a job. A preset is a configuration with a name; `find_preset` also understands `gym:ID`."""
+"""One file a job. A preset is a configuration with a name; `find_preset` also makes one for `gym:ID` and its like."""
 
+import importlib
 from dataclasses import dataclass
 
 from ludus.config import TrainConfig
@@ -15,22 +16,35 @@ class Preset:
     config: TrainConfig
 
 
-def all_presets() -> dict[str, Preset]:
-    from ludus.presets import kuka, locomotion
+# Environments by any name: the prefix, the file here that makes a preset, an example and what it is.
+OPEN_KINDS = {
+    "gym": ("gym", "gym:CartPole-v1", "any Gymnasium environment; gym:my_package:MyEnv-v0 for your own"),
+    "pettingzoo": (
+        "pettingzoo",
+        "pettingzoo:pettingzoo.butterfly.knights_archers_zombies_v11",
+        "any PettingZoo parallel environment, by module or registered name",
+    ),
+    "mettagrid": ("mettagrid", "mettagrid:navigation", "MettaGrid's worlds (needs the extra ludus[mettagrid])"),
+    "vec": ("custom", "vec:my_module:make_env", "your own batched environment, on CPU or GPU"),
+}
 
-    return {preset.name: preset for preset in (*kuka.PRESETS, *locomotion.PRESETS)}
+
+def all_presets() -> dict[str, Preset]:
+    from ludus.presets import forage, kuka, locomotion
+
+    return {preset.name: preset for preset in (*kuka.PRESETS, *forage.PRESETS, *locomotion.PRESETS)}
 
 
 def find_preset(name: str) -> Preset:
-    """A preset by its name, or one made for `gym:ID`."""
-    from ludus.presets import gym
-
-    if name.startswith("gym:"):
-        return gym.preset_for(name.removeprefix("gym:"))
+    """A preset by its name, or one made for `gym:ID`, `pettingzoo:MODULE:ENV` …"""
+    prefix, _, rest = name.partition(":")
+    if rest and prefix in OPEN_KINDS:
+        preset: Preset = importlib.import_module(f"ludus.presets.{OPEN_KINDS[prefix][0]}").preset_for(rest)
+        return preset
     presets = all_presets()
     if name not in presets:
         raise ConfigError(
             f"There is no preset {name!r}.{did_you_mean(name, presets)} 'ludus list' shows them all; "
-            "any Gymnasium environment is 'gym:ID', as in gym:CartPole-v1."
+            f"environments of other packages are {', '.join(kind + ':…' for kind in OPEN_KINDS)}."
         )
     return presets[name]

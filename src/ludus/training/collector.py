@@ -1,15 +1,18 @@
 """Fills the segment buffer: the policy acts for one group of environments while the others simulate."""
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from ludus.buffers.segments import SegmentBuffer, Segments
-from ludus.envs.vec import EpisodeStats, State, Step, VecEnv, combine_stats, derive_seed
+from ludus.buffers.segments import SegmentBuffer, Segments, SegmentSchedule
+from ludus.envs.vec import EpisodeStats, State, Step, VecEnv, combine_stats, derive_seed, restore_generator
 from ludus.errors import EnvError
+from ludus.graphs import Graphed
 from ludus.policies.policy import Policy
 
 
@@ -21,71 +24,230 @@ class Timing:
     act: float = 0.0
 
 
-class Collector:
-    """Owns the training environments' current observations and the randomness of acting."""
+class _Group:
+    """One group of environments and where its rows are. The tensors stay in place: a CUDA graph may hold them."""
 
-    def __init__(self, groups: list[VecEnv], policy: Policy, horizon: int, seed: int) -> None:
-        self.groups, self.policy, self.horizon = groups, policy, horizon
-        device = policy.value_head.weight.device
-        self.rows = sum(env.num_rows for env in groups)
-        self._slices: list[slice] = []
-        for env in groups:
-            start = self._slices[-1].stop if self._slices else 0
-            self._slices.append(slice(start, start + env.num_rows))
+    def __init__(self, env: VecEnv, first_row: int, policy: Policy, seed: int) -> None:
+        device = policy.device
+        self.env = env
+        self.rows = slice(first_row, first_row + env.num_rows)
+        self.stats = EpisodeStats(env.num_rows, env.device)
+        self.obs = env.reset(seed).to(device, copy=True)
+        self.state = policy.start(env.num_rows)  # of the memory
+        self.discounted = torch.zeros(env.num_rows, device=device)  # return of the episode so far
+        # Rows whose agent is there, where the environments are and where the policy is.
+        self.present = None if env.present is None else env.present.clone()
+        self.seen_present = None if self.present is None else self.present.to(device)
+        self.action = policy.head.to_env(torch.zeros((env.num_rows, policy.head.action_size), device=device))
+        self.noise = policy.head.noise((env.num_rows,), torch.Generator(device=device))
+        self.column = torch.zeros(1, dtype=torch.int64, device=device)
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.mover = _Mover(self.stream) if self.stream is not None and env.device != device else None
+
+    def look_who_is_present(self) -> None:
+        if self.present is not None:
+            assert self.env.present is not None
+            assert self.seen_present is not None
+            self.present.copy_(self.env.present)
+            self.seen_present.copy_(self.env.present)
+
+    def saved(self) -> State:
+        tensors = {name: getattr(self, name).clone() for name in ("obs", "state", "discounted")}
+        return {"env": self.env.state(), "stats": self.stats.state(), **tensors}
+
+    def load(self, saved: State) -> None:
+        self.env.load_state(saved["env"])
+        self.stats.load_state(saved["stats"])
+        for name in ("obs", "state", "discounted"):
+            getattr(self, name).copy_(saved[name])
+        self.look_who_is_present()
+
+
+class Collector:
+    """Owns the training environments, the policy's memory of their episodes, and the randomness of acting."""
+
+    def __init__(
+        self,
+        envs: list[VecEnv],
+        policy: Policy,
+        schedule: SegmentSchedule,
+        gamma: float,
+        seed: int,
+        cuda_graphs: bool = True,
+    ) -> None:
+        self.policy, self.schedule, self.gamma = policy, schedule, gamma
+        device = policy.device
+        self.groups: list[_Group] = []
+        for i, env in enumerate(envs):
+            first = self.groups[-1].rows.stop if self.groups else 0
+            self.groups.append(_Group(env, first, policy, derive_seed(seed, 0, i)))
+        obs_space = envs[0].obs_space
         self.buffer = SegmentBuffer(
-            self.rows,
-            horizon,
-            tuple(groups[0].obs_space.shape),
-            _torch_dtype(groups[0]),
+            schedule,
+            tuple(obs_space.shape),
+            torch.uint8 if obs_space.dtype == "uint8" else torch.float32,
             policy.head.action_size,
+            policy.state_size,
             device,
         )
+        self.buffer.track.present.fill_(True)
+        self.buffer.all_present = all(env.present is None for env in envs)
         self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, 1))
-        self.stats = [EpisodeStats(env.num_rows, env.device) for env in groups]
         self.timing = Timing()
         self._last_metrics: dict[str, float] = {}
-        self._obs = [
-            env.reset(derive_seed(seed, 0, i)).to(device) for i, env in enumerate(groups)
-        ]  # per group [rows, *obs]
+        # Where a recorded graph stands: the column it writes, and the noise it takes.
+        self._column, self._tick = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
+        self._noise = torch.zeros(0, device=device)
+        self._on_device = device.type == "cuda" and all(env.capturable and env.device == device for env in envs)
+        self._step_all = Graphed(self._device_step, device, cuda_graphs)
+        self._decisions = [
+            Graphed(partial(self._decide_here, group), device, cuda_graphs) for group in self.groups
+        ]
 
+    # One rollout --------------------------------------------------------------------------------
     @torch.no_grad()
-    def collect(self, on_step: Callable[[int], None] = lambda t: None) -> Segments:
-        """One rollout of `horizon` steps in every row."""
-        noise = self.policy.head.noise((self.horizon, self.rows), self.generator)
-        for t in range(self.horizon):
-            for group in range(len(self.groups)):
-                if t > 0:
-                    self._receive(group, t - 1)
-                self._send(group, t, noise[t, self._slices[group]])
-            on_step(t)
-        for group in range(len(self.groups)):
-            self._receive(group, self.horizon - 1)
-        segments = self.buffer.finish(torch.cat(self._obs))
-        _refuse_non_finite(segments, self.groups[0].name)
+    def collect(self, update: int, on_step: Callable[[int], None] = lambda t: None) -> Segments:
+        """Step until the segments of update 0, 1, … are complete, and return them."""
+        steps = self.schedule.steps(update)
+        self._draw_noise(steps)
+        if self._on_device:
+            self._collect_on_device(steps, on_step)
+        else:
+            self._collect_in_turns(steps, on_step)
+        self._look_ahead()
+        segments = self.buffer.take(update)
+        _refuse_non_finite(segments, self.schedule.rows, self.groups[0].env.name)
         return segments
 
-    def _send(self, group: int, t: int, noise: Tensor) -> None:
-        start = time.perf_counter()
-        obs, head = self._obs[group], self.policy.head
-        params = self.policy.params_of(self.policy.normalize(obs))
-        action = head.sample(params, noise)
-        self.buffer.write_action(self._slices[group], t, obs, action)
-        self.groups[group].begin_step(head.to_env(action))
+    def _draw_noise(self, steps: int) -> None:
+        noise = self.policy.head.noise((steps, self.schedule.rows), self.generator)
+        if len(self._noise) < steps or self.policy.device.type == "cpu":
+            self._noise = noise
+        else:  # where a graph expects it
+            self._noise[:steps] = noise
+
+    def _collect_in_turns(self, steps: int, on_step: Callable[[int], None]) -> None:
+        """While one group's environments simulate, the policy acts for the next."""
+        buffer = self.buffer
+        for t in range(steps):
+            for number, group in enumerate(self.groups):
+                with _stream_of(group):
+                    if t > 0:
+                        self._receive(group, (buffer.time - 1) % buffer.columns)
+                    self._send(number, buffer.time % buffer.columns, self._noise[t, group.rows])
+            buffer.time += 1
+            on_step(t)
+        for group in self.groups:
+            with _stream_of(group):
+                if steps:
+                    self._receive(group, (buffer.time - 1) % buffer.columns)
+            if group.stream is not None:
+                torch.cuda.current_stream().wait_stream(group.stream)
+
+    def _send(self, number: int, column: int, noise: Tensor) -> None:
+        start, group = time.perf_counter(), self.groups[number]
+        self.buffer.keep_state(group.rows, group.state)
+        if group.mover is None:
+            self._decide(group, column, noise)
+            group.env.begin_step(group.action)
+        else:
+            group.noise.copy_(noise)
+            group.column.fill_(column)
+            self._decisions[number]()
+            group.env.begin_step(group.mover.to_env(group.action))
         self.timing.act += time.perf_counter() - start
 
-    def _receive(self, group: int, t: int) -> None:
-        start = time.perf_counter()
-        step: Step = self.groups[group].end_step()
-        self.timing.simulate += time.perf_counter() - start
-        self.stats[group].update(step)
-        self.buffer.write_outcome(
-            self._slices[group], t, step.reward, step.terminated, step.truncated, step.final_obs
-        )
-        self._obs[group] = step.obs.to(self.buffer.device)
+    def _decide_here(self, group: _Group) -> None:
+        self._decide(group, group.column, group.noise)
 
+    def _receive(self, group: _Group, column: int) -> None:
+        start = time.perf_counter()
+        step = group.env.end_step()
+        self.timing.simulate += time.perf_counter() - start
+        self._digest(group, column, step)
+
+    def _collect_on_device(self, steps: int, on_step: Callable[[int], None]) -> None:
+        self._column.fill_(self.buffer.time % self.buffer.columns)
+        self._tick.zero_()
+        for t in range(steps):
+            for group in self.groups:
+                self.buffer.keep_state(group.rows, group.state)
+            self._step_all()
+            self.buffer.time += 1
+            on_step(t)
+
+    def _device_step(self) -> None:
+        """One step of every group, all of it on the device, side by side."""
+        here = torch.cuda.current_stream()
+        for group in self.groups:
+            assert group.stream is not None
+            group.stream.wait_stream(here)
+            with torch.cuda.stream(group.stream):
+                self._decide(group, self._column, self._noise.index_select(0, self._tick)[0, group.rows])
+                group.env.begin_step(group.action)
+                self._digest(group, self._column, group.env.end_step())
+        for group in self.groups:
+            assert group.stream is not None
+            here.wait_stream(group.stream)
+        self._column.add_(1).remainder_(self.buffer.columns)
+        self._tick.add_(1)
+
+    # The two halves of a step -------------------------------------------------------------------
+    def _decide(self, group: _Group, column: int | Tensor, noise: Tensor) -> None:
+        """The policy's actions for the newest observations."""
+        policy, head = self.policy, self.policy.head
+        params, value, state = policy.params_and_value_of(policy.prepare(group.obs), group.state)
+        action = head.sample(params, noise)
+        record = {"obs": group.obs, "action": action, "log_prob": head.log_prob(params, action), "value": value}
+        if group.seen_present is not None:
+            record["present"] = group.seen_present
+        self.buffer.write(group.rows, column, **record)
+        group.state.copy_(state)
+        group.action.copy_(head.to_env(action))
+
+    def _digest(self, group: _Group, column: int | Tensor, step: Step) -> None:
+        """What came of them: recorded, counted, and forgotten where an episode ended."""
+        group.stats.update(step, group.present)
+        if group.mover is not None:
+            step = group.mover.to_device(step)
+        done = step.done
+        group.discounted.mul_(self.gamma).add_(step.reward)
+        final = self._final_value(group, step)
+        self.buffer.write(
+            group.rows, column, reward=step.reward, done=done, discounted=group.discounted, final_value=final
+        )
+        group.obs.copy_(step.obs)
+        group.discounted.masked_fill_(done, 0.0)
+        if self.policy.state_size:
+            ended = done if group.seen_present is None else done | ~group.seen_present
+            group.state.masked_fill_(ended[:, None], 0.0)
+        group.look_who_is_present()
+
+    def _final_value(self, group: _Group, step: Step) -> Tensor:
+        """V of the observation at which time ran out, which is no longer to be seen afterwards; 0 elsewhere."""
+        final = torch.zeros_like(step.reward)
+        if not group.env.truncates:
+            return final
+        if final.device.type == "cpu":  # few are truncated, and asking costs nothing
+            rows = step.truncated.nonzero().squeeze(1)
+            if len(rows):
+                final[rows] = self._value(step.final_obs[rows], group.state[rows])
+            return final
+        return torch.where(step.truncated, self._value(step.final_obs, group.state), final)
+
+    def _value(self, obs: Tensor, state: Tensor) -> Tensor:
+        return self.policy.value_of(self.policy.prepare(obs), state)
+
+    def _look_ahead(self) -> None:
+        """What follows the newest step is needed for its value; the next rollout begins with it."""
+        column = self.buffer.time % self.buffer.columns
+        for group in self.groups:
+            self.buffer.write(group.rows, column, obs=group.obs, value=self._value(group.obs, group.state))
+
+    # Metrics and state --------------------------------------------------------------------------
     def episode_metrics(self) -> dict[str, float]:
         """`rollout/…` means over the episodes that ended since the last reading; the last known where none did."""
-        means = combine_stats([stats.read() for stats in self.stats])
+        means = combine_stats([group.stats.read() for group in self.groups])
         if "success" in means:
             means["success_rate"] = means.pop("success")
         self._last_metrics |= {f"rollout/{name}": value for name, value in means.items()}
@@ -96,43 +258,78 @@ class Collector:
         return timing
 
     def set_progress(self, fraction: float) -> None:
-        for env in self.groups:
-            env.set_progress(fraction)
+        for group in self.groups:
+            group.env.set_progress(fraction)
 
     def state(self) -> State:
         return {
-            "envs": [env.state() for env in self.groups],
-            "obs": list(self._obs),
-            "stats": [stats.state() for stats in self.stats],
+            "groups": [group.saved() for group in self.groups],
+            "buffer": self.buffer.state(),
             "generator": self.generator.get_state(),
             "last_metrics": self._last_metrics,
         }
 
     def load_state(self, state: State) -> None:
-        for env, saved in zip(self.groups, state["envs"], strict=True):
-            env.load_state(saved)
-        for stats, saved in zip(self.stats, state["stats"], strict=True):
-            stats.load_state(saved)
-        self._obs = [obs.to(self.buffer.device) for obs in state["obs"]]
-        self.generator.set_state(state["generator"])
+        for group, saved in zip(self.groups, state["groups"], strict=True):
+            group.load(saved)
+        self.buffer.load_state(state["buffer"])
+        restore_generator(self.generator, state["generator"])
         self._last_metrics = dict(state["last_metrics"])
 
     def close(self) -> None:
-        for env in self.groups:
-            env.close()
+        for group in self.groups:
+            group.env.close()
 
 
-def _torch_dtype(env: VecEnv) -> torch.dtype:
-    return torch.uint8 if env.obs_space.dtype == "uint8" else torch.float32
+class _Mover:
+    """Carries steps from environments on the CPU to a GPU and actions back, on their group's own stream."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._stream = stream
+        self._pinned: dict[str, Tensor] = {}
+
+    def to_env(self, action: Tensor) -> Tensor:
+        host = self._staging("action", action)
+        host.copy_(action, non_blocking=True)
+        self._stream.synchronize()  # for this group's work alone; all copies through pinned memory are done, too
+        return host
+
+    def to_device(self, step: Step) -> Step:
+        move = self._move
+        return Step(
+            move("obs", step.obs),
+            move("reward", step.reward),
+            move("terminated", step.terminated),
+            move("truncated", step.truncated),
+            move("final_obs", step.final_obs),
+            step.metrics,
+        )
+
+    def _move(self, name: str, tensor: Tensor) -> Tensor:
+        return self._staging(name, tensor).copy_(tensor).to(self._stream.device, non_blocking=True)
+
+    def _staging(self, name: str, like: Tensor) -> Tensor:
+        if name not in self._pinned:
+            self._pinned[name] = torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+        return self._pinned[name]
 
 
-def _refuse_non_finite(segments: Segments, name: str) -> None:
+@contextlib.contextmanager
+def _stream_of(group: _Group) -> Iterator[None]:
+    if group.stream is None:
+        yield
+        return
+    group.stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(group.stream):
+        yield
+
+
+def _refuse_non_finite(segments: Segments, rows: int, name: str) -> None:
     """NaN in a rollout would poison the normaliser and the weights for good: stop before it is used."""
-    for what, values in (("reward", segments.reward), ("observation", segments.obs)):
-        finite = torch.isfinite(values)
-        if not bool(finite.all()):
-            row, t = finite.logical_not().nonzero()[0, :2].tolist()
+    for what, values in (("reward", segments.track.reward), ("observation", segments.track.obs)):
+        if values.dtype.is_floating_point and not bool(torch.isfinite(values).all()):
+            place = int(torch.isfinite(values).logical_not().nonzero()[0, 0])
             raise EnvError(
-                f"{name} gave a {what} that is not a finite number (row {row}, step {t} of the rollout). "
+                f"{name} gave a {what} that is not a finite number (row {place % rows}). "
                 f"Run 'ludus check {name}' to find out where it comes from."
             )

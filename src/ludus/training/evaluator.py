@@ -13,6 +13,7 @@ from ludus.errors import EnvError
 from ludus.policies.policy import Policy
 
 LONGEST_EPISODE = 100_000  # steps; beyond, an environment is taken for one whose episodes never end
+LONGEST_ABSENCE = 1_000  # steps without any agent whose episodes are still wanted: they will not come
 
 
 @dataclass
@@ -55,17 +56,20 @@ def evaluate(
     Every row plays a number of episodes fixed beforehand: taking the first that end, whichever the row,
     would favour short ones.
     """
-    generator = torch.Generator(device=policy.value_head.weight.device).manual_seed(seed)
+    actor = policy.actor(deterministic, torch.Generator(device=policy.device).manual_seed(seed))
     rows = env.num_rows
     left = torch.tensor([episodes // rows + (row < episodes % rows) for row in range(rows)])
     returns, lengths = torch.zeros(rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.int64)
     result = Evaluation()
-    obs = env.reset(seed)
-    while bool((left > 0).any()) and not should_stop():
-        step = env.step(policy.act(obs, deterministic, generator))
+    obs, nobody = env.reset(seed), 0
+    while bool((left > 0).any()) and nobody < LONGEST_ABSENCE and not should_stop():
+        present = None if env.present is None else env.present.cpu().clone()
+        nobody = 0 if present is None or bool(present[left > 0].any()) else nobody + 1
+        step = env.step(actor.act(obs))
         obs = step.obs
+        actor.forget(step.done if present is None else step.done | ~present.to(step.done.device))
         returns += step.reward.cpu()
-        lengths += 1
+        lengths += 1 if present is None else present
         done = step.done.cpu()
         if int(lengths.max()) > LONGEST_EPISODE:
             raise EnvError(

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ludus.algorithms.ppo import PPO
 from ludus.buffers.segments import Segments
-from ludus.config import TrainConfig, make_plan
-from ludus.envs import make_vec_env
+from ludus.config import TrainConfig, check_config, make_plan
+from ludus.envs import make_eval_env, make_vec_env
 from ludus.envs.vec import State, VecEnv, derive_seed
 from ludus.errors import CheckpointError, ConfigError, LudusError, TrainingError
 from ludus.logging.console import Console
@@ -40,6 +40,7 @@ from ludus.training.collector import Collector
 from ludus.training.evaluator import evaluate
 from ludus.training.interrupt import Interrupt
 
+_PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
 MAX_ROLLBACKS = 3  # after so many returns to a checkpoint the run is given up
 
 
@@ -70,16 +71,18 @@ class Trainer:
     ) -> None:
         self.config, self.run_dir, self.console = config, run_dir, console
         self.callbacks = list(callbacks)
-        self.plan = make_plan(config)
+        check_config(config)
         self.counters = Counters()
-        device = _device(config.device)
+        device = find_device(config.device)
         torch.set_num_threads(config.torch_threads)
+        torch.set_float32_matmul_precision(_PRECISIONS[config.precision])
         per_group = config.env.num_envs // config.groups
-        self.groups = [make_vec_env(config.env, per_group) for _ in range(config.groups)]
-        rows = sum(env.num_rows for env in self.groups)
-        self.policy = make_policy(self.groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
-        self.ppo = PPO(self.policy, config.ppo, rows, config.seed)
-        self.collector = Collector(self.groups, self.policy, config.ppo.horizon, config.seed)
+        groups = [make_vec_env(config.env, per_group, device=device) for _ in range(config.groups)]
+        self.plan = make_plan(config, rows=sum(env.num_rows for env in groups))
+        self.policy = make_policy(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
+        schedule, graphs = self.plan.schedule, config.cuda_graphs
+        self.ppo = PPO(self.policy, config.ppo, schedule, config.seed, graphs)
+        self.collector = Collector(groups, self.policy, schedule, config.ppo.gamma, config.seed, graphs)
         self._eval_env: VecEnv | None = None
         self._make_sinks = make_sinks
         self._learn_seconds = 0.0
@@ -129,7 +132,7 @@ class Trainer:
         plan, done = self.plan, self.counters.iteration
         progress = done / plan.total_iterations
         self.collector.set_progress(progress)
-        segments = self.collector.collect(lambda t: self._show_progress(t))
+        segments = self.collector.collect(done, lambda t: self._show_progress(t))
         started = time.perf_counter()
         metrics = self.ppo.update(segments, progress)
         self._learn_seconds += time.perf_counter() - started
@@ -137,7 +140,8 @@ class Trainer:
             self._roll_back()
             return True
         self.counters.iteration += 1
-        self.ppo.adapt_rate(float(metrics["train/approx_kl"]))
+        if self.config.ppo.kl_control == "adapt":
+            self.ppo.adapt_rate(float(metrics["train/approx_kl"]))
         last = self.counters.iteration == plan.total_iterations
         going = self._notify("on_iteration")
         if self.counters.iteration % plan.iterations_per_cycle == 0 or last:
@@ -205,8 +209,7 @@ class Trainer:
         """Deterministic and, if wanted, stochastic evaluation; empty when interrupted."""
         config = self.config.eval
         if self._eval_env is None:
-            rows = min(config.episodes, self.config.env.num_envs)
-            self._eval_env = make_vec_env(self.config.env, rows, evaluation=True)
+            self._eval_env = make_eval_env(self.config.env, config.episodes, self.policy.device)
         metrics: dict[str, float] = {}
         seed = derive_seed(self.config.seed, 3)
         for prefix, deterministic in (("eval", True), ("eval_stochastic", False)):
@@ -233,8 +236,8 @@ class Trainer:
         self.counters.metric_rows += 1
 
     def _show_progress(self, t: int) -> None:
-        rows = self.plan.steps_per_iteration // self.config.ppo.horizon
-        self.console.progress(self.step + (t + 1) * rows, "")
+        steps = self.plan.schedule.steps(self.counters.iteration)
+        self.console.progress(self.step + (t + 1) * self.plan.steps_per_iteration // steps, "")
 
     # Saving -------------------------------------------------------------------------------------
     def _checkpoint_due(self) -> bool:
@@ -306,7 +309,7 @@ class Trainer:
             self.console.warning(f"{skipped} gradients were not finite and were skipped (step {self.step:,}).")
             return True
         path = self.run_dir / "nan_dump" / f"step_{self.step:09d}.safetensors"
-        dump_tensors(path, {"obs": segments.obs, "action": segments.action, "reward": segments.reward})
+        dump_tensors(path, {name: getattr(segments, name) for name in ("obs", "action", "reward")})
         self.console.warning(f"{skipped} gradients were not finite; the rollout is kept in {path}.")
         return False
 
@@ -337,7 +340,7 @@ class Trainer:
             self.sinks.close()
 
 
-def _device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
     try:
         return torch.zeros(1, device=name).device
     except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts

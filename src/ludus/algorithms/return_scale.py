@@ -1,0 +1,37 @@
+"""The scale of rewards: the running spread of the discounted return."""
+
+import torch
+from torch import Tensor
+
+from ludus.envs.vec import State
+
+
+class ReturnScale:
+    """Divides rewards by the running standard deviation of the discounted return, in float64."""
+
+    def __init__(self, device: torch.device, clip: float = 10.0) -> None:
+        self.clip = clip
+        self.moments = torch.zeros(3, dtype=torch.float64, device=device)  # count, mean, Σ (x − mean)²
+
+    def update(self, discounted: Tensor, present: Tensor | None) -> None:
+        """Merge the moments of discounted returns, as they were after each step."""
+        x = discounted.double()
+        weight = torch.ones_like(x) if present is None else present.double()
+        n = weight.sum()
+        batch_mean = (x * weight).sum() / n.clamp(min=1)
+        count, mean, m2 = self.moments.clone()
+        delta, total = batch_mean - mean, count + n
+        squares = ((x - batch_mean).square() * weight).sum()
+        self.moments[0] = total
+        self.moments[1] = mean + delta * n / total.clamp(min=1)
+        self.moments[2] = m2 + squares + delta.square() * count * n / total.clamp(min=1)
+
+    def scale(self, reward: Tensor) -> Tensor:
+        deviation = (self.moments[2] / self.moments[0].clamp(min=1)).sqrt()
+        return (reward / (deviation + 1e-8).float()).clamp(-self.clip, self.clip)
+
+    def state(self) -> State:
+        return {"moments": self.moments.clone()}
+
+    def load_state(self, state: State) -> None:
+        self.moments.copy_(state["moments"])

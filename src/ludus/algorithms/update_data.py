@@ -1,0 +1,127 @@
+"""What an update works on: the segments of a rollout, gathered once, with advantages and value targets."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ludus.algorithms.advantage import generalized_advantage, next_values
+from ludus.algorithms.return_scale import ReturnScale
+from ludus.buffers.segments import Segments, SegmentSchedule, Track
+from ludus.policies.policy import Policy
+
+_LOG_PROB, _ADVANTAGE, _RETURN, _VALUE, _PRESENT = range(5)  # columns of `steps`, after the action's
+
+
+class UpdateData:
+    """Tensors allocated once, which stay in place. Steps are numbered step of the segment · segments + segment."""
+
+    def __init__(self, policy: Policy, schedule: SegmentSchedule) -> None:
+        self.policy = policy
+        device, shape = policy.device, (schedule.horizon, schedule.segments)
+        self.track: Track | None = None
+        self.all_present = True
+        self.places = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.following = torch.zeros(schedule.segments, dtype=torch.int64, device=device)
+        self.state = torch.zeros((schedule.segments, policy.state_size), device=device)
+        self.keep = torch.ones(shape, device=device)
+        self.reward, self.final_value = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
+        self.done = torch.zeros(shape, dtype=torch.bool, device=device)
+        # As the newest policy has them; at first as they were recorded.
+        self.value, self.log_prob = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
+        self.last_value = torch.zeros(schedule.segments, device=device)
+        self.priority = torch.zeros(schedule.segments, device=device)  # Σ |advantage|
+        # One row a step, so that a minibatch is gathered in one call: the action and five numbers.
+        steps = schedule.horizon * schedule.segments
+        self.steps = torch.zeros((steps, policy.head.action_size + 5), device=device)
+        size = math.prod(policy.obs_space.shape) if policy.normalizer is not None else 0
+        self.x = torch.zeros((steps, size), device=device)  # observations, standardised once for all passes
+        self._first_steps = torch.arange(0, steps, schedule.segments, device=device)[:, None]
+
+    def load(self, segments: Segments) -> None:
+        """Where the segments of this update are."""
+        self.track, self.all_present = segments.track, segments.all_present
+        self.places.copy_(segments.places)
+        self.following.copy_(segments.following)
+        self.state.copy_(segments.state)
+
+    def gather(self, scale: ReturnScale | None) -> None:
+        """Collect what was recorded; `scale`, where given, learns from it and scales the rewards."""
+        assert self.track is not None
+        recorded = Segments(self.track, self.places, self.following, self.state, self.all_present)
+        reward, present, done = recorded.reward, recorded.present, recorded.done
+        if scale is not None:
+            scale.update(recorded.discounted, None if self.all_present else present)
+            reward = scale.scale(reward)
+        self.reward.copy_(reward)
+        self.done.copy_(done)
+        self.final_value.copy_(recorded.final_value)
+        self.value.copy_(recorded.value)
+        self.last_value.copy_(self.track.value.index_select(0, self.following))
+        self.keep[1:] = (present & ~done)[:-1]
+        self.steps[:, : self.policy.head.action_size] = recorded.action.flatten(0, 1)
+        for column, values in ((_LOG_PROB, recorded.log_prob), (_VALUE, self.value), (_PRESENT, present)):
+            self._number(column).copy_(values)
+        if self.policy.normalizer is not None:
+            self.x.copy_(self.policy.prepare(self.track.obs.index_select(0, self.places.flatten())))
+
+    def estimate(self, gamma: float, gae_lambda: float, rho_clip: float, c_clip: float, normalize: bool) -> None:
+        """Advantages and value targets from the present values, and the priorities that follow."""
+        present = self._number(_PRESENT)
+        ratio = (self.log_prob - self._number(_LOG_PROB)).exp() if rho_clip > 0 else None
+        following = next_values(self.value, self.last_value, self.done, self.final_value)
+        advantage = generalized_advantage(
+            self.reward, self.value, following, self.done, gamma, gae_lambda, ratio, rho_clip, c_clip
+        )
+        self._number(_RETURN).copy_(advantage + self.value)
+        self.priority.copy_((advantage.abs() * present).sum(0))
+        if normalize:  # over the whole iteration: steadier than over each minibatch, and done once
+            advantage = _standardized(advantage, None if self.all_present else present)
+        self._number(_ADVANTAGE).copy_(advantage)
+
+    def _number(self, column: int) -> Tensor:
+        """[horizon, segments] of one of the five numbers."""
+        return self.steps[:, self.policy.head.action_size + column].view_as(self.reward)
+
+    def explained_variance(self) -> Tensor:
+        returns, value = self._number(_RETURN), self._number(_VALUE)
+        return 1 - (returns - value).var() / (returns.var() + 1e-12)
+
+    # Parts of it ----------------------------------------------------------------------------------
+    def steps_of(self, segments: Tensor) -> Tensor:
+        """The steps of whole segments, time first."""
+        return (self._first_steps + segments).flatten()
+
+    def inputs(self, steps: Tensor) -> Tensor:
+        """[n, obs] prepared observations."""
+        if self.policy.normalizer is not None:
+            return self.x.index_select(0, steps)
+        assert self.track is not None
+        return self.policy.prepare(self.track.obs.index_select(0, self.places.view(-1).index_select(0, steps)))
+
+    def following_inputs(self, segments: Tensor | None = None) -> Tensor:
+        """What was seen after the segments, or after all of them."""
+        assert self.track is not None
+        at = self.following if segments is None else self.following.index_select(0, segments)
+        return self.policy.prepare(self.track.obs.index_select(0, at))
+
+
+def prioritized(
+    priority: Tensor, draws: int, alpha: float, beta: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Segments drawn with probability p ∝ priority^alpha, and their weights (n p)^−beta.
+
+    With beta = 1 the weighted mean over the draws is an unbiased estimate of the mean over all segments.
+    """
+    mass = priority.double().pow(alpha) + 1e-12  # where all advantages are 0, all are alike
+    p = mass / mass.sum()
+    ids = torch.multinomial(p, draws, replacement=True, generator=generator)
+    return ids, (p[ids] * len(p)).pow(-beta).to(priority.dtype)
+
+
+def _standardized(x: Tensor, present: Tensor | None) -> Tensor:
+    if present is None:
+        return (x - x.mean()) / (x.std() + 1e-8)
+    n = present.sum().clamp(min=2.0)
+    centered = x - (x * present).sum() / n
+    return centered / (((centered * present).square().sum() / (n - 1)).sqrt() + 1e-8)

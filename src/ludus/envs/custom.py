@@ -1,0 +1,88 @@
+"""A user's own batched environment: any callable that makes a `VecEnv`, named as "module:callable"."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from ludus.envs.importing import find_callable
+from ludus.envs.vec import VecEnv
+from ludus.errors import ConfigError, EnvError, LudusError
+
+_ATTRIBUTES = ("name", "num_rows", "obs_space", "action_space", "device")
+_ACTION_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete)
+
+
+@dataclass(frozen=True)
+class VecConfig:
+    """A batched environment of your own: a VecEnv."""
+
+    factory: str = ""
+    """The module and the callable there that makes it: "my_module:make_env"."""
+    num_envs: int = 64
+    """Environments that step together."""
+    kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
+    """Passed to the callable. A configuration file or a program may give any values."""
+
+
+def make_custom(config: VecConfig, num_envs: int, device: torch.device | str, evaluation: bool) -> VecEnv:
+    """A group of `num_envs` environments. The callable is told `device` and `evaluation` if it names them."""
+    if num_envs < 1:
+        raise ConfigError("A group needs num_envs >= 1.")
+    factory = find_env_factory(config.factory)
+    arguments = _arguments(factory, config, num_envs, torch.device(device), evaluation)
+    try:
+        env = factory(**arguments)
+    except LudusError:
+        raise
+    except Exception as error:
+        raise EnvError(f"vec:{config.factory} could not be made: {type(error).__name__}: {error}") from error
+    _check_contract(env, config.factory, num_envs)
+    return env
+
+
+def find_env_factory(path: str) -> Callable[..., Any]:
+    """The callable of "module:callable"."""
+    return find_callable(path, "", "batched environment")
+
+
+def _arguments(
+    factory: Callable[..., Any], config: VecConfig, num_envs: int, device: torch.device, evaluation: bool
+) -> dict[str, Any]:
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:  # written in C: it cannot be asked what it takes
+        return {"num_envs": num_envs, **config.kwargs}
+    offered = {"device": device, "evaluation": evaluation}
+    named = {name: value for name, value in offered.items() if name in signature.parameters}
+    arguments = {"num_envs": num_envs, **named, **config.kwargs}
+    try:
+        signature.bind(**arguments)  # here, so that a TypeError inside it is not taken for this
+    except TypeError as error:
+        names = ", ".join(arguments)
+        raise ConfigError(f"vec:{config.factory}{signature} cannot be called with {names}: {error}.") from error
+    return arguments
+
+
+def _check_contract(env: Any, factory: str, num_envs: int) -> None:
+    what = f"vec:{factory} makes"
+    if not isinstance(env, VecEnv):
+        raise ConfigError(f"{what} a {type(env).__name__}; it must be a ludus.envs.vec.VecEnv.")
+    missing = [name for name in _ATTRIBUTES if not hasattr(env, name)]
+    if missing:
+        raise ConfigError(f"{what} a VecEnv without {' and '.join(missing)}: set them before it is returned.")
+    if not isinstance(env.obs_space, gym.spaces.Box):
+        raise ConfigError(f"{what} a VecEnv whose obs_space is {env.obs_space}; it must be a Box, of one row.")
+    if not isinstance(env.action_space, _ACTION_SPACES):
+        raise ConfigError(
+            f"{what} a VecEnv whose action_space is {env.action_space}; it must be a Box, Discrete or "
+            "MultiDiscrete, of one row."
+        )
+    if env.num_rows != num_envs * env.agents_per_env:
+        raise ConfigError(
+            f"{what} a VecEnv of {env.num_rows} rows; {num_envs} environments of {env.agents_per_env} "
+            f"agents are {num_envs * env.agents_per_env}."
+        )

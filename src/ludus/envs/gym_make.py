@@ -1,0 +1,100 @@
+"""Gymnasium environments from their registration, without the wrappers that only check or count."""
+
+import contextlib
+import importlib
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import mujoco
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
+
+from ludus.envs.gym_block import NO_LIMIT, EnvRaisedError, GymBlock
+from ludus.envs.gym_spaces import adapt_spaces
+from ludus.errors import ConfigError
+
+
+class GymRecipe(NamedTuple):
+    """All that a process needs to make the environment."""
+
+    name: str  # for messages: "gym:CartPole-v1"
+    module: str  # imported first, if any
+    spec: EnvSpec
+    max_steps: int  # 0 = the environment's own limit
+    kwargs: dict[str, Any]
+
+    def make_block(self, count: int, first_env: int = 0) -> GymBlock:
+        if self.module:
+            importlib.import_module(self.module)
+        envs, limit = make_envs(self, count)
+        of = adapt_spaces(envs[0].observation_space, envs[0].action_space, self.name)
+        return GymBlock(self.name, envs, limit, of, first_env)
+
+
+def make_envs(recipe: GymRecipe, count: int) -> tuple[list[gym.Env], int]:
+    """Environments and their time limit in steps."""
+    with _each_mujoco_warning_once(recipe.name):
+        made = [_make_env(recipe) for _ in range(count)]
+    return [env for env, _ in made], made[0][1]
+
+
+def _make_env(recipe: GymRecipe) -> tuple[gym.Env, int]:
+    """Without the wrappers that only check or count; the time limit is left to the block."""
+    try:
+        env = gym.make(
+            recipe.spec,
+            max_episode_steps=recipe.max_steps or None,
+            disable_env_checker=True,
+            **recipe.kwargs,
+        )
+    except (ImportError, gym.error.DependencyNotInstalled) as error:
+        raise ConfigError(f"{recipe.name} needs a package that is not installed: {error}") from error
+    except TypeError as error:
+        raise ConfigError(f"{recipe.name} cannot be made with kwargs {recipe.kwargs}: {error}") from error
+    except Exception as error:
+        raise EnvRaisedError(f"{recipe.name} could not be made: {type(error).__name__}: {error}") from error
+    limit = NO_LIMIT
+    # Gymnasium's own outermost wrappers only: the block counts steps and calls in the right order itself.
+    if type(env) is TimeLimit:
+        assert env.spec is not None
+        assert env.spec.max_episode_steps is not None
+        limit, env = env.spec.max_episode_steps, env.env
+    if type(env) is OrderEnforcing:
+        env = env.env
+    _quicken(env.unwrapped.action_space)
+    return env, limit
+
+
+@contextlib.contextmanager
+def _each_mujoco_warning_once(name: str) -> Iterator[None]:
+    """MuJoCo would say the same for every environment, and write it to a file in this folder.
+
+    What is deprecated concerns the author of the model, not its user.
+    """
+    before, texts = mujoco.get_mju_user_warning(), dict[str, None]()
+    mujoco.set_mju_user_warning(lambda text: texts.update({text: None}))
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
+    for text in texts:
+        if "deprecated" not in text:
+            warnings.warn(f"{name}: MuJoCo says: {text.strip()}", RuntimeWarning, stacklevel=4)
+
+
+class _QuickDiscrete(spaces.Discrete):
+    """Discrete with a `contains` that does not go through numpy: a quarter of CartPole's step."""
+
+    quick_range = range(0)
+
+    def contains(self, x: Any) -> bool:
+        return x in self.quick_range if type(x) is int else super().contains(x)
+
+
+def _quicken(space: gym.Space) -> None:
+    if type(space) is spaces.Discrete:
+        space.__class__ = _QuickDiscrete
+        space.quick_range = range(int(space.start), int(space.start + space.n))  # type: ignore[attr-defined]

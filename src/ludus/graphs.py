@@ -1,0 +1,47 @@
+"""Work on a GPU recorded once and replayed as a whole: a CUDA graph saves the time between small kernels."""
+
+from collections.abc import Callable
+
+import torch
+
+_WARM_UP_CALLS = 2  # libraries set themselves up in their first calls, which a recording must not hold
+
+
+class Graphed:
+    """Calls `work`. On a GPU the third call records it and every later one replays the recording.
+
+    `work` takes and returns nothing: it reads and writes tensors that stay where they are, and never waits for
+    the device. Calls before, at and after the recording do the same.
+    """
+
+    def __init__(self, work: Callable[[], None], device: torch.device, enabled: bool = True) -> None:
+        self._work = work
+        self._enabled = enabled and device.type == "cuda"
+        self._calls = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        if self._graph is not None:
+            self._graph.replay()
+        elif not self._enabled:
+            self._work()
+        elif self._calls < _WARM_UP_CALLS:
+            self._calls += 1
+            self._warm_up()
+        else:
+            self._record()
+            assert self._graph is not None
+            self._graph.replay()
+
+    def _warm_up(self) -> None:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            self._work()
+        torch.cuda.current_stream().wait_stream(side)
+
+    def _record(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._work()
+        self._graph = graph
