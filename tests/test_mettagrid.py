@@ -208,7 +208,7 @@ def test_a_state_of_other_rows_or_longer_episodes_is_refused() -> None:
     env = make(max_steps=12)
     env.reset(0)
     play(env, 10)
-    with pytest.raises(CheckpointError, match="12 environments"):
+    with pytest.raises(CheckpointError, match="holds 12"):
         make(num_envs=2).load_state(env.state())
     with pytest.raises(CheckpointError, match="max-steps"):
         make(max_steps=5).load_state(env.state())

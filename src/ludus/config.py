@@ -88,7 +88,7 @@ class TrainConfig:
     torch_threads: int = 1
     """Threads of one network operation; small networks want 1."""
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
-    """Of the factors in matrix products, whose sums stay float32; the coarser, the faster where hardware has it."""
+    """Of the factors in matrix products; sums stay float32. Coarser is faster where the hardware has it."""
     cuda_graphs: bool = True
     """On a GPU, record steps and updates once and replay them; off, to find an error."""
     env: EnvConfig = field(default_factory=KukaConfig)
@@ -167,6 +167,8 @@ def _check_numbers(config: TrainConfig) -> None:
 def check_config(config: TrainConfig) -> None:
     """A clear error where the numbers make no sense, before anything is built."""
     _check_numbers(config)
+    if config.device.partition(":")[0] not in ("cpu", "cuda"):  # torch knows more, but not all work there
+        raise ConfigError(f"--device {config.device} is neither cpu nor cuda; 'ludus doctor' shows what is here.")
     if config.env.num_envs % config.groups:
         raise ConfigError(
             f"--env.num-envs {config.env.num_envs} does not divide into --groups {config.groups}; "

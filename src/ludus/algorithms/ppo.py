@@ -339,8 +339,8 @@ def check_divides(config: PPOConfig, schedule: SegmentSchedule, whole_segments: 
     }
     whole = " of whole segments, which a memory and priorities need" if whole_segments else ""
     raise ConfigError(
-        f"{segments} segments × horizon {horizon} = {segments * horizon} steps do not divide into {parts} minibatches"
-        f"{whole}. Try --ppo.minibatches {' or '.join(map(str, sorted(nearest)))}, or change --ppo.segments, "
+        f"{segments} segments × horizon {horizon} = {segments * horizon} steps do not divide into {parts} "
+        f"minibatches{whole}. Try --ppo.minibatches {' or '.join(map(str, sorted(nearest)))}, or change --ppo.segments, "
         "--ppo.horizon or --env.num-envs."
     )
 

@@ -20,7 +20,7 @@ class SegmentSchedule:
     """The arithmetic of segments. Times count the steps of a row since the beginning of the run.
 
     Segment i, in the order of completion, belongs to row i mod rows and is that row's (i div rows)-th. Where the
-    rows divide the segments of an update, all rows begin at time 0; elsewhere row r begins at r · horizon div rows.
+    rows divide the segments of an update, all begin at time 0; elsewhere row r begins at r · horizon div rows.
     """
 
     rows: int

@@ -82,8 +82,7 @@ class Forage(VecEnv):
         self, config: ForageConfig, num_envs: int, device: torch.device | str = "cpu", evaluation: bool = False
     ) -> None:
         _validate(config, num_envs)
-        self.config = config
-        self.device = torch.device(device)
+        self.config, self.device = config, torch.device(device)
         self.num_rows, self.agents_per_env = num_envs * config.agents, config.agents
         obs_size = 4 * config.window**2 + (4 if config.swap else 2)
         self.obs_space = gym.spaces.Box(0, 1, (obs_size,), np.uint8)
@@ -109,7 +108,7 @@ class Forage(VecEnv):
         self._next_cell = self._constant(np.where(walls.flat[targets], cells, targets))  # [cell, action]
         side = np.arange(self.config.window) - self.config.window // 2
         window = (side[:, None] * line + side).reshape(-1)
-        self._around = self._constant(np.clip(cells + window, 0, walls.size - 1))  # [cell, place in the window]
+        self._window = self._constant(window)  # from the own cell to those that are seen
         self._not_self = self._constant(np.where(window == 0, -self._per_agent, 0))  # nobody sees itself
         self._slot_numbers = self._constant(np.arange(self._num_slots)).expand(self._num_envs, -1)
         self._one_agent = torch.full_like(self._slot_numbers[:, : self.agents_per_env], self._per_agent)
@@ -145,7 +144,8 @@ class Forage(VecEnv):
         self._seed: int | None = None  # that of the deck
         bits = min(max((DECK_CELLS // self._num_free).bit_length() - 1, MIN_CARD_BITS), MAX_CARD_BITS)
         self._card_shift = 64 - bits
-        self._deck = integers(2**bits, self._num_slots + 6 * agents)
+        self._parts = [self._world.shape[1], agents, 3 * agents, agents**2]  # of a card: see `_prepare`
+        self._deck = integers(2**bits, sum(self._parts))
         self._saved = {"world": self._world, "cell": self._cell, "random": self._random, "tally": self._tally}
 
     def state(self) -> State:
@@ -159,7 +159,7 @@ class Forage(VecEnv):
 
     # Chance -----------------------------------------------------------------------------------------
     def _prepare(self, seed: int) -> None:
-        """Bare walls, and a deck. On a card: a new world; the agents' starts; where berries grow; turns to eat."""
+        """Bare walls, and a deck. On a card: a new world; starts of agents; where berries grow; who eats later."""
         self._seen.fill_(self._num_slots - 1)
         if seed == self._seed:
             return
@@ -172,9 +172,10 @@ class Forage(VecEnv):
         spare = self._num_free - self._num_berries
         apart = torch.arange(agents, device=self.device) * (spare // agents)  # no two agents the same
         grow = self._num_berries + (torch.arange(cards, device=self.device)[:, None] + apart) % spare
-        turns = numbers[:, -agents:].argsort(dim=1)
+        turns = numbers[:, -agents:]
+        late = (turns[:, :, None] > turns[:, None, :]).flatten(1)  # [agent, than which other]
         # Twice where berries grow, with room for the slots they come from in between: see `_eat`.
-        torch.cat([cells, outside, colour, starts, grow, grow, grow, turns], dim=1, out=self._deck)
+        torch.cat([cells, outside, colour, starts, grow, grow, grow, late], dim=1, out=self._deck)
 
     def _hash(self, stream: int, count: int) -> Tensor:
         start = (stream * GOLDEN + 2**63) % 2**64 - 2**63
@@ -183,8 +184,7 @@ class Forage(VecEnv):
     def _draw_cards(self) -> tuple[Tensor, ...]:
         self._random.mul_(MULTIPLIER)
         cards = self._deck[(self._random >> self._card_shift).view(-1)]  # negative numbers count from the end
-        agents = self.agents_per_env
-        return cards.split([self._num_slots + agents, agents, 3 * agents, agents], dim=1)
+        return cards.split(self._parts, dim=1)
 
     # Episodes --------------------------------------------------------------------------------------
     def reset(self, seed: int) -> Tensor:
@@ -202,9 +202,9 @@ class Forage(VecEnv):
     def begin_step(self, action: Tensor) -> None:
         move = torch.add(action.reshape(self._cell.shape), self._cell, alpha=NUM_ACTIONS)
         here = self._next_cell.take(move)
-        new_world, starts, swap, turns = self._draw_cards()
-        deed = torch.add(self._eat(here, swap, turns), self._moment, alpha=self._num_slots)
-        gains = self._worth.index_select(1, deed.view(-1)).view(self._tally.shape)
+        new_world, starts, swap, late = self._draw_cards()
+        deed = torch.add(self._eat(here, swap, late), self._moment, alpha=self._num_slots)
+        gains = self._worth[:, deed]
         tally = self._tally + gains
         done = self._moment.add_(2) >= 2 * self.config.episode_length
         torch.where(done, self._zero, tally, out=self._tally)
@@ -212,18 +212,15 @@ class Forage(VecEnv):
         torch.where(done[:, :1], new_world, self._world, out=self._world)
         self._outcome = gains[0], done, tally
 
-    def _eat(self, here: Tensor, swap: Tensor, turns: Tensor) -> Tensor:
-        """Berries under agents are eaten and grow again: [envs, agents] their slots, the last slot for none.
-
-        The slots of the berry and of a free cell change cells; `swap` is [free, berry, free] for each agent.
-        """
-        last, agents = self._num_slots - 1, self.agents_per_env
-        slot = swap[:, agents : 2 * agents]
-        torch.bitwise_and(self._seen.gather(1, here), self._per_agent - 1, out=slot)
+    def _eat(self, here: Tensor, swap: Tensor, late: Tensor) -> Tensor:
+        """Berries under agents are eaten and grow again: [envs, agents] their slots, the last slot for none."""
+        # The slots of a berry and of a free cell change cells: `swap` has, for all agents, free, berry, free.
+        agents = self.agents_per_env
+        code, slot = self._seen.gather(1, here), swap[:, agents : 2 * agents]
+        torch.bitwise_and(code, self._per_agent - 1, out=slot)
         same_cell = here[:, :, None] == here[:, None, :]
-        late = (same_cell & (turns[:, :, None] > turns[:, None, :])).any(2)
-        idle = late | (slot >= self._num_berries)
-        swap.unflatten(1, (3, agents)).masked_fill_(idle[:, None], last)  # the last slot with itself
+        idle = (same_cell & late.view(same_cell.shape)).any(2) | (slot >= self._num_berries)
+        swap.unflatten(1, (3, agents)).masked_fill_(idle[:, None], self._num_slots - 1)  # the last with itself
         self._slots.scatter_(1, swap[:, : 2 * agents], self._slots.gather(1, swap[:, agents:]))
         return slot
 
@@ -241,10 +238,10 @@ class Forage(VecEnv):
     def _observe(self, felt: Tensor) -> Tensor:
         """[rows, obs] uint8; `felt` is the last reward of the present episode."""
         self._draw_map()
-        cells = self._around.index_select(0, self._cell.view(-1)).view(self._num_envs, -1)
-        codes = self._seen.gather(1, cells).view(self.num_rows, -1).add_(self._not_self)
+        cells = self._cell[:, :, None] + self._window
+        codes = self._seen.gather(1, cells.flatten(1)).view(self.num_rows, -1).add_(self._not_self)
         window = self._channels.index_select(0, codes.view(-1)).view(torch.uint8)
-        cue = self._cue.index_select(0, self._moment[:, 0]).view(torch.uint8)
+        cue = self._cue[self._moment[:, 0]].view(torch.uint8)
         parts = [window.view(self.num_rows, -1), cue.view(-1, 2)]
         if self.config.swap:
             parts += [(felt > 0).view(torch.uint8).view(-1, 1), (felt < 0).view(torch.uint8).view(-1, 1)]
@@ -279,10 +276,8 @@ def wall_map(config: ForageConfig) -> np.ndarray:
     if config.map == "rooms":
         row, column = height // 2, width // 2
         walls[row], walls[:, column] = True, True
-        for door in (row // 2, (row + height) // 2):
-            walls[door, column] = False
-        for door in (column // 2, (column + width) // 2):
-            walls[row, door] = False
+        walls[[row // 2, (row + height) // 2], column] = False
+        walls[row, [column // 2, (column + width) // 2]] = False
     return walls
 
 
@@ -334,8 +329,9 @@ def _validate(config: ForageConfig, num_envs: int) -> None:
     if config.window % 2 == 0:
         raise ConfigError(f"--env.window is {config.window}; it must be odd, so that the agent is in the middle.")
     if config.cue_length > config.episode_length:
-        limit = f"--env.episode_length, which is {config.episode_length}"
-        raise ConfigError(f"--env.cue_length is {config.cue_length}; it must be at most {limit}.")
+        raise ConfigError(
+            f"--env.cue_length is {config.cue_length}; an episode has {config.episode_length} steps."
+        )
     free = int((~wall_map(config)).sum())
     if 2 * config.berries + config.agents > free:
         asked = f"--env.berries is {config.berries} (of each colour) and --env.agents is {config.agents}"
@@ -343,11 +339,9 @@ def _validate(config: ForageConfig, num_envs: int) -> None:
 
 
 # Pictures -----------------------------------------------------------------------------------------------
-CELL = 28  # pixels
-SMOOTH = 3  # drawn this much larger and shrunk, for round edges
+CELL, SMOOTH = 28, 3  # pixels; drawn this much larger and shrunk, for round edges
 FLOOR, LIT_FLOOR, STONE, INK = "#e4e0d6", "#faf8f3", "#5b6370", "#262b33"
-BERRY = {RED: "#d8342f", BLUE: "#2f6fd8"}
-PALE_BERRY = {RED: "#cfb0b2", BLUE: "#b0bdd0"}
+BERRY, PALE_BERRY = {RED: "#d8342f", BLUE: "#2f6fd8"}, {RED: "#cfb0b2", BLUE: "#b0bdd0"}
 COATS = ("#f2a71b", "#2a9d6f", "#8e5bc9", "#17a2b8", "#c2557a", "#7a8b2a")  # of the agents, in turn
 
 
@@ -381,4 +375,4 @@ def _picture(
     ink, font = "white" if told else INK, ImageFont.load_default(size=unit // 2)
     draw.text((unit / 3, unit / 2), f"step {step} of {config.episode_length}", ink, font, "lm")
     draw.text(((width - 1 / 3) * unit, unit / 2), f"{score:+d}" if score else "0", ink, font, "rm")
-    return np.asarray(image.resize((width * CELL, (height + 1) * CELL), Image.Resampling.LANCZOS))
+    return np.array(image.resize((width * CELL, (height + 1) * CELL), Image.Resampling.LANCZOS))

@@ -47,11 +47,9 @@ class VecEnv(ABC):
     action_space: ActionSpace  # of one row
     device: torch.device
     truncates: bool = True  # False: no episode is ever truncated, and nobody need look at `final_obs`
-    capturable: bool = (
-        False  # a step is work on the device alone, on tensors that stay in place, as CUDA graphs need
-    )
+    capturable: bool = False  # steps are work on the device alone, on tensors that stay in place: see graphs.py
     # Rows whose agent is there to act on the newest observation, [rows] bool; None: all are, always. A row without
-    # one observes zeros, its action is ignored and it is never trained on. An agent that appears begins an episode.
+    # one observes zeros, its action is ignored and it is never trained on. One that appears begins an episode.
     present: Tensor | None = None
 
     @abstractmethod

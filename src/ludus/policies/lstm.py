@@ -64,7 +64,8 @@ class LSTM(nn.Module):
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """[n, inputs], [n, 2 H] → the output [n, H] and the new state."""
         h, c = state.split(self.size, dim=1)
-        gates = torch.addmm(torch.addmm(self.bias, x, self.weight_x.t()), h, self.weight_h.t())
+        # In place and the bias last: adding to a product costs a copy of what is added.
+        gates = torch.mm(x, self.weight_x.t()).addmm_(h, self.weight_h.t()).add_(self.bias)
         i, f, o = gates[:, : 3 * self.size].sigmoid().split(self.size, dim=1)
         c = torch.addcmul(f * c, i, gates[:, 3 * self.size :].tanh())
         h = o * c.tanh()
@@ -79,7 +80,7 @@ class LSTM(nn.Module):
         done.x, done.keep, done.h0, done.c0 = x, keep, h0, c0
         # On a GPU asking would wait for the device; there every step multiplies by `keep`.
         done.resets = (keep == 0).any(1).tolist() if keep.device.type == "cpu" else [True] * steps
-        torch.addmm(self.bias, x, self.weight_x.t(), out=done.gates.flatten(0, 1))
+        torch.mm(x, self.weight_x.t(), out=done.gates.flatten(0, 1)).add_(self.bias)
         if _triton_for(x):
             from ludus.policies import lstm_triton
 

@@ -1,4 +1,4 @@
-"""One file a job. A preset is a configuration with a name; `find_preset` also makes one for `gym:ID` and its like."""
+"""One file a job. A preset is a configuration with a name; `find_preset` also makes one for `gym:ID` and so on."""
 
 import importlib
 from dataclasses import dataclass

@@ -6,7 +6,7 @@ from ludus.envs.mettagrid import MettagridConfig, find_task
 from ludus.policies.policy import PolicyConfig
 from ludus.presets import Preset
 
-_ROWS = 256  # with 64, agents learn the few rooms they see and get stuck in others
+_ROWS = 256  # agents in all worlds together
 _PPO = PPOConfig(
     horizon=32,
     minibatches=8,
@@ -24,7 +24,7 @@ def preset_for(name: str) -> Preset:
     task = find_task(name)  # an unknown name is refused here, before anything is built
     config = TrainConfig(
         env=MettagridConfig(task=name, num_envs=_ROWS // task.agents),
-        policy=PolicyConfig(hidden=(128, 128), activation="relu"),
+        policy=PolicyConfig(hidden=(128, 128), activation="relu"),  # with tanh, assembly is hardly learned
         ppo=_PPO,
         loop=LoopConfig(total_steps=1_000_000),
         eval=EvalConfig(every=200_000, episodes=256),

@@ -1,6 +1,7 @@
 """Fills the segment buffer: the policy acts for one group of environments while the others simulate."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -202,8 +203,11 @@ class Collector:
         if group.seen_present is not None:
             record["present"] = group.seen_present
         self.buffer.write(group.rows, column, **record)
-        group.state.copy_(state)
-        group.action.copy_(head.to_env(action))
+        if isinstance(column, int):
+            group.state, group.action = state, head.to_env(action)
+        else:  # in place, for the graph
+            group.state.copy_(state)
+            group.action.copy_(head.to_env(action))
 
     def _digest(self, group: _Group, column: int | Tensor, step: Step) -> None:
         """What came of them: recorded, counted, and forgotten where an episode ended."""
@@ -220,7 +224,8 @@ class Collector:
         group.discounted.masked_fill_(done, 0.0)
         if self.policy.state_size:
             ended = done if group.seen_present is None else done | ~group.seen_present
-            group.state.masked_fill_(ended[:, None], 0.0)
+            if ended.is_cuda or bool(ended.any()):  # asking costs nothing on a CPU
+                group.state.masked_fill_(ended[:, None], 0.0)
         group.look_who_is_present()
 
     def _final_value(self, group: _Group, step: Step) -> Tensor:
@@ -327,8 +332,11 @@ def _stream_of(group: _Group) -> Iterator[None]:
 def _refuse_non_finite(segments: Segments, rows: int, name: str) -> None:
     """NaN in a rollout would poison the normaliser and the weights for good: stop before it is used."""
     for what, values in (("reward", segments.track.reward), ("observation", segments.track.obs)):
-        if values.dtype.is_floating_point and not bool(torch.isfinite(values).all()):
-            place = int(torch.isfinite(values).logical_not().nonzero()[0, 0])
+        if not values.dtype.is_floating_point or math.isfinite(float(values.sum())):
+            continue  # a sum is finite only where all its terms are, and the quickest to find
+        bad = torch.isfinite(values).logical_not().nonzero()
+        if len(bad):
+            place = int(bad[0, 0])
             raise EnvError(
                 f"{name} gave a {what} that is not a finite number (row {place % rows}). "
                 f"Run 'ludus check {name}' to find out where it comes from."
