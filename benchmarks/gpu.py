@@ -81,7 +81,7 @@ def measure(name: str, config: TrainConfig, iterations: int, bar: float | None) 
     verdict = "" if bar is None else "  ok" if rate >= bar else f"  MISSED (bar {bar / 1e6:.0f} M)"
     print(
         f"{name:10} {rate / 1e6:6.2f} M agent-steps/s   iteration {1e3 * total:6.1f} ms: rollout "
-        f"{1e3 * (total - learn):6.1f}, update {1e3 * learn:6.1f}   10 billion steps {1e10 / rate / 60:5.1f} min   "
+        f"{1e3 * (total - learn):6.1f}, update {1e3 * learn:6.1f}   10 billion steps {1e10 / rate / 60:5.1f} min  "
         f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB{verdict}",
         flush=True,
     )

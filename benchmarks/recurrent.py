@@ -1,4 +1,4 @@
-"""Speed of training with an LSTM of 128 units on two CPU cores, beside sb3-contrib's RecurrentPPO and PufferLib's figure.
+"""Speed of training with an LSTM of 128 units on CPU cores, beside sb3-contrib's RecurrentPPO and PufferLib.
 
     python benchmarks/recurrent.py
 

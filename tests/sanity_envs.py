@@ -81,7 +81,9 @@ class Task(VecEnv):
     def _go_on(self) -> None:
         self.left = torch.where(self.left == 0, self.length, self.left)
         self.fresh = self.left == self.enter
-        self.symbol = torch.where(self.fresh, self.draw_symbols(), self.symbol)  # drawn by all: rows stay independent
+        self.symbol = torch.where(
+            self.fresh, self.draw_symbols(), self.symbol
+        )  # drawn by all: rows stay independent
         self.noted = torch.where(self.fresh, 0, self.noted)
         self._say_who_is_present()
 

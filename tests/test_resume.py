@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import ludus
+from ludus.buffers.segments import Segments
 from ludus.errors import CheckpointError, ConfigError, EnvError
 from ludus.logging.console import Console
 from ludus.logging.jsonl import read_metrics
@@ -30,6 +31,7 @@ from ludus.policies.policy import Policy
 from ludus.training import checkpoint as checkpoints
 from ludus.training import loop
 from ludus.training.checkpoint import checkpoints_in, newest_intact, problem_of
+from ludus.training.collector import Collector
 from ludus.training.loop import Trainer
 
 Settings = dict[str, Any]
@@ -37,11 +39,16 @@ TESTS = Path(__file__).parent
 EXIT_INTERRUPTED = 75
 
 
+# With segments that the rows do not divide: some are half recorded when a run is saved.
+MEMORY: Settings = {"groups": 2, "ppo.prio_alpha": 0.6, "ppo.rho_clip": 1.0}
+MEMORY |= {"policy.memory": "lstm", "policy.memory_size": 16}
+
+
 # Jobs -------------------------------------------------------------------------------------------------
 def job(
-    preset: str, num_envs: int, horizon: int, iterations: int, epochs: int, **env: Any
+    preset: str, num_envs: int, horizon: int, iterations: int, epochs: int, segments: int = 0, **env: Any
 ) -> tuple[str, Settings]:
-    total = num_envs * horizon * iterations
+    total = (segments or num_envs) * horizon * iterations
     settings: Settings = {
         "env.num_envs": num_envs,
         "ppo.horizon": horizon,
@@ -51,6 +58,8 @@ def job(
         "eval.every": total // epochs,
         "eval.episodes": 4,
     }
+    if segments:
+        settings |= MEMORY | {"ppo.segments": segments}
     return preset, settings | {f"env.{name}": value for name, value in env.items()}
 
 
@@ -61,7 +70,11 @@ JOBS: dict[str, tuple[str, Settings]] = {
     "gym-half-cheetah": job("gym:HalfCheetah-v5", 4, 32, 16, epochs=8, max_steps=50),
     "hopper": job("hopper", 8, 32, 24, epochs=8, max_steps=60),
     "ant": job("ant", 4, 32, 16, epochs=8, max_steps=40),
+    "forage": job("forage", 6, 8, 48, epochs=8, segments=28, episode_length=20),  # 24 rows
+    "arena": job("pettingzoo:pettingzoo_test_envs:Arena", 4, 8, 48, epochs=8, segments=20),  # 16, some absent
+    "line": job("vec:test_custom_env:plain", 10, 8, 48, epochs=8, segments=12),
 }
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(TESTS)}
 
 
 def train(name: str, folder: Path, *callbacks: ludus.Callback, **changes: Any) -> Path:
@@ -87,8 +100,7 @@ def train_command(name: str, folder: Path) -> list[str]:
 
 
 def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    result = subprocess.run(arguments, capture_output=True, text=True, timeout=120, env=environment)
+    result = subprocess.run(arguments, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
     assert "Traceback" not in result.stdout + result.stderr
     return result
 
@@ -161,6 +173,7 @@ def stop_after_checkpoint(name: str, folder: Path, number: int, how: signal.Sign
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        env=ENVIRONMENT,
         start_new_session=True,
     )
     try:
@@ -182,8 +195,9 @@ def stop_after_checkpoint(name: str, folder: Path, number: int, how: signal.Sign
 
 @pytest.mark.parametrize(
     "name",
-    ["kuka", "cartpole-workers", "gym-half-cheetah", "ant", pytest.param("hopper", marks=pytest.mark.slow)],
-)
+    ["kuka", "cartpole-workers", "gym-half-cheetah", "ant", "forage", "arena", "line",
+     pytest.param("hopper", marks=pytest.mark.slow)],
+)  # fmt: skip
 def test_a_run_killed_by_sigkill_and_resumed_equals_one_that_never_stopped(
     name: str, tmp_path: Path, straight: Callable[[str], Path]
 ) -> None:
@@ -311,6 +325,31 @@ def test_a_crash_between_a_checkpoint_and_its_mark_as_the_best_is_repaired(
     assert (tmp_path / "run" / "checkpoints" / "best").resolve().name == f"step_{6 * 256:09d}"
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "run", straight("cartpole"))
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_checkpoint_of_a_policy_with_a_memory_acts_as_the_policy_did(
+    tmp_path: Path, deterministic: bool
+) -> None:
+    class Keep(StopAt):
+        def on_end(self, run: Trainer) -> None:
+            self.policy = run.policy
+
+    keep = Keep(5)
+    folder = train("forage", tmp_path / "run", keep)
+    checkpoint = newest_intact(folder / "checkpoints", pytest.fail)
+    assert "/state/collector/buffer/starts" in load_file(checkpoint / "training.safetensors")  # half recorded
+    env = ludus.make_env("forage", num_envs=8, evaluation=True, episode_length=20)
+    policies = keep.policy, checkpoints.load_policy(checkpoint)
+    actors = [policy.actor(deterministic, torch.Generator().manual_seed(1)) for policy in policies]
+    obs = env.reset(3)
+    for _ in range(50):
+        action, loaded = (actor.act(obs) for actor in actors)
+        assert torch.equal(action, loaded)
+        step = env.step(action)
+        obs = step.obs
+        for actor in actors:
+            actor.forget(step.done)
 
 
 # SIGKILL while saving ---------------------------------------------------------------------------------
@@ -519,13 +558,37 @@ def test_an_environment_that_raises_leaves_an_emergency_checkpoint_to_resume_fro
     ]
 
 
+class Trouble(ludus.Callback):
+    def on_iteration(self, run: Trainer) -> None:
+        if run.counters.iteration == 4:
+            raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("segments", [0, 12])
+def test_after_an_emergency_a_segment_is_still_one_piece_of_one_trajectory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segments: int
+) -> None:
+    def collect(self: Collector, *arguments: Any) -> Segments:
+        taken = whole(self, *arguments)
+        one, then, done = taken.obs[:-1, :, 0], taken.obs[1:, :, 0], taken.done[:-1]
+        expected = one + 0.1 * taken.action[:-1, :, 0].clamp(-1.0, 1.0)
+        torch.testing.assert_close(torch.where(done, then, expected), then)
+        return taken
+
+    whole = Collector.collect
+    monkeypatch.setattr(Collector, "collect", collect)
+    with pytest.raises(ZeroDivisionError):
+        train("line", tmp_path / "run", Trouble(), ppo__segments=segments, ppo__minibatches=2)
+    resume(tmp_path / "run")
+
+
 def test_a_run_that_failed_before_its_first_checkpoint_says_that_there_is_none(tmp_path: Path) -> None:
-    class Trouble(ludus.Callback):
+    class EarlyTrouble(ludus.Callback):
         def on_start(self, run: Trainer) -> None:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        train("cartpole", tmp_path / "run", Trouble())
+        train("cartpole", tmp_path / "run", EarlyTrouble())
     with pytest.raises(CheckpointError, match="no checkpoint"):
         resume(tmp_path / "run")
     with pytest.raises(ConfigError, match="already holds a run"):

@@ -195,7 +195,7 @@ def _setting_lines(trainer: Trainer) -> list[str]:
         f"{config.env.num_envs:,} environments{agents} in {config.groups} group{'s' * (config.groups > 1)}; "
         f"networks {' × '.join(layers)}; seed {config.seed}, device {config.device}",
         f"{schedule.segments:,} segments × {schedule.horizon} = {steps:,} steps → {parts} minibatches × {part}, "
-        f"{passes} pass{'es' * (passes > 1)}",
+        f"{passes} pass{'es' * (passes > 1)}; {trainer.memory.line()}",
     ]
 
 

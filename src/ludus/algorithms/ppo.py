@@ -333,17 +333,12 @@ def check_divides(config: PPOConfig, schedule: SegmentSchedule, whole_segments: 
     count = segments if whole_segments else segments * horizon
     if count % parts == 0:
         return
-    nearest = {
-        max(d for d in range(1, parts) if count % d == 0),
-        count if parts > count else _divisor_above(count, parts),
-    }
+    divisors = [d for d in range(1, count + 1) if count % d == 0]
+    nearest = {max(d for d in divisors if d < parts), min((d for d in divisors if d > parts), default=count)}
     whole = " of whole segments, which a memory and priorities need" if whole_segments else ""
+    choices = " or ".join(map(str, sorted(nearest)))
     raise ConfigError(
         f"{segments} segments × horizon {horizon} = {segments * horizon} steps do not divide into {parts} "
-        f"minibatches{whole}. Try --ppo.minibatches {' or '.join(map(str, sorted(nearest)))}, or change --ppo.segments, "
-        "--ppo.horizon or --env.num-envs."
+        f"minibatches{whole}. Try --ppo.minibatches {choices}, or change --ppo.segments, --ppo.horizon or "
+        "--env.num-envs."
     )
-
-
-def _divisor_above(count: int, parts: int) -> int:
-    return next(d for d in range(parts, count + 1) if count % d == 0)

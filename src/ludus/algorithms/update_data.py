@@ -16,27 +16,28 @@ _LOG_PROB, _ADVANTAGE, _RETURN, _VALUE, _PRESENT = range(5)  # columns of `steps
 class UpdateData:
     """Tensors allocated once, which stay in place. Steps are numbered step of the segment · segments + segment."""
 
+    places: Tensor
+    following: Tensor
+    state: Tensor
+    keep: Tensor
+    reward: Tensor
+    done: Tensor
+    final_value: Tensor
+    value: Tensor
+    log_prob: Tensor
+    last_value: Tensor
+    priority: Tensor
+    steps: Tensor
+    x: Tensor
+
     def __init__(self, policy: Policy, schedule: SegmentSchedule) -> None:
         self.policy = policy
-        device, shape = policy.device, (schedule.horizon, schedule.segments)
         self.track: Track | None = None
         self.all_present = True
-        self.places = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.following = torch.zeros(schedule.segments, dtype=torch.int64, device=device)
-        self.state = torch.zeros((schedule.segments, policy.state_size), device=device)
-        self.keep = torch.ones(shape, device=device)
-        self.reward, self.final_value = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
-        self.done = torch.zeros(shape, dtype=torch.bool, device=device)
-        # As the newest policy has them; at first as they were recorded.
-        self.value, self.log_prob = torch.zeros(shape, device=device), torch.zeros(shape, device=device)
-        self.last_value = torch.zeros(schedule.segments, device=device)
-        self.priority = torch.zeros(schedule.segments, device=device)  # Σ |advantage|
-        # One row a step, so that a minibatch is gathered in one call: the action and five numbers.
-        steps = schedule.horizon * schedule.segments
-        self.steps = torch.zeros((steps, policy.head.action_size + 5), device=device)
-        size = math.prod(policy.obs_space.shape) if policy.normalizer is not None else 0
-        self.x = torch.zeros((steps, size), device=device)  # observations, standardised once for all passes
-        self._first_steps = torch.arange(0, steps, schedule.segments, device=device)[:, None]
+        for name, (shape, dtype) in update_shapes(policy, schedule).items():
+            setattr(self, name, torch.zeros(shape, dtype=dtype, device=policy.device))
+        self.keep.fill_(1.0)
+        self._first_steps = torch.arange(0, len(self.steps), schedule.segments, device=policy.device)[:, None]
 
     def load(self, segments: Segments) -> None:
         """Where the segments of this update are."""
@@ -104,6 +105,29 @@ class UpdateData:
         assert self.track is not None
         at = self.following if segments is None else self.following.index_select(0, segments)
         return self.policy.prepare(self.track.obs.index_select(0, at))
+
+
+def update_shapes(policy: Policy, schedule: SegmentSchedule) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Shape and type of every tensor: what an update allocates, and what a plan counts."""
+    shape, segments = (schedule.horizon, schedule.segments), (schedule.segments,)
+    steps = schedule.horizon * schedule.segments
+    size = math.prod(policy.obs_space.shape) if policy.normalizer is not None else 0
+    return {
+        "places": (shape, torch.int64),
+        "following": (segments, torch.int64),
+        "state": ((schedule.segments, policy.state_size), torch.float32),
+        "keep": (shape, torch.float32),
+        "reward": (shape, torch.float32),
+        "done": (shape, torch.bool),
+        "final_value": (shape, torch.float32),
+        "value": (shape, torch.float32),  # this and the next two as the newest policy has them
+        "log_prob": (shape, torch.float32),
+        "last_value": (segments, torch.float32),
+        "priority": (segments, torch.float32),  # Σ |advantage|
+        # One row a step, so that a minibatch is gathered in one call: the action and five numbers.
+        "steps": ((steps, policy.head.action_size + 5), torch.float32),
+        "x": ((steps, size), torch.float32),  # observations, standardised once for all passes
+    }
 
 
 def prioritized(

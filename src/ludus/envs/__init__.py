@@ -1,5 +1,6 @@
 """Environments. `make_vec_env` turns a configuration into a group of rows."""
 
+import dataclasses
 import os
 
 import torch
@@ -51,6 +52,14 @@ def make_vec_env(
             return make_mettagrid(config, num_envs)
         case VecConfig():
             return make_custom(config, num_envs, device, evaluation)
+
+
+def make_groups(config: EnvConfig, groups: int, device: torch.device | str = "cpu") -> list[VecEnv]:
+    """The training environments in equal groups, which share the worker processes out among them."""
+    shared = config
+    if isinstance(config, GymConfig | PettingZooConfig):
+        shared = dataclasses.replace(config, workers=-(-config.workers // groups))
+    return [make_vec_env(shared, config.num_envs // groups, device=device) for _ in range(groups)]
 
 
 def make_eval_env(config: EnvConfig, episodes: int, device: torch.device | str = "cpu") -> VecEnv:

@@ -2,6 +2,7 @@
 
 gymnasium.make("ludus/KukaPickPlace-v0")                  one environment
 gymnasium.make_vec("ludus/KukaPickPlace-v0", num_envs=64) the batched one
+gymnasium.make("ludus/CartPoleNoVelocity-v1")             CartPole that needs a memory
 """
 
 import os
@@ -11,6 +12,7 @@ import gymnasium as gym
 import mujoco
 import numpy as np
 import torch
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -27,6 +29,12 @@ def register_environments() -> None:
             entry_point="ludus.envs.registration:single_kuka",
             vector_entry_point="ludus.envs.registration:batched_kuka",
         )
+        gym.register(
+            "ludus/CartPoleNoVelocity-v1",
+            entry_point="ludus.envs.registration:CartPoleNoVelocity",
+            max_episode_steps=500,
+            reward_threshold=475.0,
+        )
 
 
 def single_kuka(render_mode: str | None = None, **settings: Any) -> "SingleEnv":
@@ -36,6 +44,26 @@ def single_kuka(render_mode: str | None = None, **settings: Any) -> "SingleEnv":
 def batched_kuka(num_envs: int = 1, **settings: Any) -> "BatchedEnv":
     config = KukaConfig(**settings)
     return BatchedEnv(KukaPickPlace(config, num_envs, config.threads or available_cores()))
+
+
+class CartPoleNoVelocity(CartPoleEnv):
+    """CartPole whose observation is the cart's place and the pole's angle alone: how fast they move is hidden."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        seen = self.observation_space
+        assert isinstance(seen, gym.spaces.Box)
+        self.observation_space = gym.spaces.Box(seen.low[::2], seen.high[::2], dtype=np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        obs, info = super().reset(seed=seed, options=options)
+        return obs[::2], info
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        obs, *outcome = super().step(action)
+        return obs[::2], *outcome
 
 
 class SingleEnv(gym.Env[np.ndarray, np.ndarray]):

@@ -76,6 +76,9 @@ def evaluation_line(metrics: dict[str, float], prefix: str = "eval/") -> str:
         parts.append(
             f"reward {number(metrics[prefix + 'mean_reward'])}" + (f" ± {number(spread)}" if spread else "")
         )
+    known = ("success_rate", "success_low", "success_high", "mean_reward", "std_reward", "mean_length", "episodes")
+    own = [name for name in metrics if name.startswith(prefix) and name.removeprefix(prefix) not in known]
+    parts += [f"{label(name)} {number(metrics[name])}" for name in own[:2]]  # of the task itself
     return " · ".join(parts)
 
 

@@ -25,6 +25,7 @@ class Head(nn.Module):
     """The last layer of the actor and what its outputs mean."""
 
     action_size: int  # numbers stored per action
+    noise_size: int  # random numbers a sample takes
     linear: Dense
 
     def forward(self, features: Tensor) -> Tensor:
@@ -72,7 +73,7 @@ class GaussianHead(Head):
 
     def __init__(self, features: int, space: gym.spaces.Box, initial_std: float) -> None:
         super().__init__()
-        self.action_size = int(space.shape[0])
+        self.action_size = self.noise_size = int(space.shape[0])
         self.linear = Dense(features, self.action_size)
         self.log_std = nn.Parameter(torch.full((self.action_size,), math.log(initial_std)))
         low, high = torch.as_tensor(space.low), torch.as_tensor(space.high)
@@ -86,7 +87,7 @@ class GaussianHead(Head):
     half_range: Tensor
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        return torch.randn((*shape, self.action_size), generator=generator, device=generator.device)
+        return torch.randn((*shape, self.noise_size), generator=generator, device=generator.device)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         return torch.addcmul(params, noise, self.log_std.exp())
@@ -136,7 +137,7 @@ class CategoricalHead(Head):
     def __init__(self, features: int, choices: list[int], start: list[int], squeeze: bool) -> None:
         super().__init__()
         self.choices = choices
-        self.action_size = len(choices)
+        self.action_size, self.noise_size = len(choices), sum(choices)
         self.squeeze = squeeze
         self.linear = Dense(features, sum(choices))
         self.register_buffer("start", torch.tensor(start))
@@ -144,8 +145,9 @@ class CategoricalHead(Head):
         self.register_buffer("offsets", torch.tensor([0, *choices[:-1]]).cumsum(0), persistent=False)
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        uniform = torch.rand((*shape, sum(self.choices)), generator=generator, device=generator.device)
-        return -torch.log(-torch.log(uniform.clamp(1e-20, 1 - 1e-7)))  # Gumbel: argmax(logits + noise) samples
+        uniform = torch.rand((*shape, self.noise_size), generator=generator, device=generator.device)
+        # Gumbel: argmax(logits + noise) samples. In place, because a whole rollout's may be large.
+        return uniform.clamp_(1e-20, 1 - 1e-7).log_().neg_().log_().neg_()
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         return self.mode(params + noise)

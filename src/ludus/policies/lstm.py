@@ -8,6 +8,7 @@ not depend on the step before, the products with W_x and every weight's gradient
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -64,8 +65,16 @@ class LSTM(nn.Module):
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """[n, inputs], [n, 2 H] → the output [n, H] and the new state."""
         h, c = state.split(self.size, dim=1)
-        # In place and the bias last: adding to a product costs a copy of what is added.
-        gates = torch.mm(x, self.weight_x.t()).addmm_(h, self.weight_h.t()).add_(self.bias)
+        gates = torch.mm(x, self.weight_x.t())
+        if _kernels_for(x):
+            from ludus.policies import lstm_triton
+
+            new = torch.empty_like(state)
+            new_h, new_c = new.split(self.size, dim=1)
+            lstm_triton.lstm_step(gates.add_(self.bias), self.weight_h, h, c, new_h, new_c, _precision())
+            return new_h, new
+        # In place and the bias last: adding to a product would copy what is added.
+        gates.addmm_(h, self.weight_h.t()).add_(self.bias)
         i, f, o = gates[:, : 3 * self.size].sigmoid().split(self.size, dim=1)
         c = torch.addcmul(f * c, i, gates[:, 3 * self.size :].tanh())
         h = o * c.tanh()
@@ -81,12 +90,11 @@ class LSTM(nn.Module):
         # On a GPU asking would wait for the device; there every step multiplies by `keep`.
         done.resets = (keep == 0).any(1).tolist() if keep.device.type == "cpu" else [True] * steps
         torch.mm(x, self.weight_x.t(), out=done.gates.flatten(0, 1)).add_(self.bias)
-        if _triton_for(x):
+        if _kernels_for(x):
             from ludus.policies import lstm_triton
 
-            lstm_triton.lstm_forward(
-                done.gates, self.weight_h, h0.contiguous(), c0.contiguous(), keep, done.h, done.c
-            )
+            places = (done.h, done.c)
+            lstm_triton.lstm_forward(done.gates, self.weight_h, h0, c0, keep, *places, _precision())
             return done
         h, c, recurrent = h0, c0, self.weight_h.t()
         for t, (gates, h_t, c_t, tanh_c) in enumerate(zip(done.gates, done.h, done.c, done.tanh_c, strict=True)):
@@ -101,12 +109,12 @@ class LSTM(nn.Module):
         """Write the parameters' gradients, given that of `output`; returns the inputs' where needed."""
         steps, n = done.keep.shape
         grad_h = gradient.view(steps, n, self.size)
-        if _triton_for(done.x):
+        if _kernels_for(done.x):
             from ludus.policies import lstm_triton
 
             grad_gates = torch.empty_like(done.gates)
-            c0 = done.c0.contiguous()
-            lstm_triton.lstm_backward(grad_h, done.gates, done.c, c0, done.keep, self.weight_h, grad_gates)
+            recurrence = (done.gates, done.c, done.c0, done.keep, self.weight_h)
+            lstm_triton.lstm_backward(grad_h, *recurrence, grad_gates, _precision())
         else:
             grad_gates = self._scan_back(done, grad_h)
         flat = grad_gates.flatten(0, 1)
@@ -169,5 +177,12 @@ def _cell(gates: Tensor, c: Tensor, new_h: Tensor, new_c: Tensor, tanh_c: Tensor
     torch.mul(o, tanh_c, out=new_h)
 
 
-def _triton_for(x: Tensor) -> bool:
-    return x.is_cuda and x.dtype == torch.float32
+def _kernels_for(x: Tensor) -> bool:
+    """On a GPU the recurrence runs in kernels of its own, which autograd does not see."""
+    return x.is_cuda and x.dtype == torch.float32 and not (torch.is_grad_enabled() and x.requires_grad)
+
+
+def _precision() -> Literal["float32", "tf32", "bf16"]:
+    """Of the kernels' products: what torch's own are allowed."""
+    allowed = {"highest": "float32", "high": "tf32", "medium": "bf16"}
+    return allowed[torch.get_float32_matmul_precision()]  # type: ignore[return-value]

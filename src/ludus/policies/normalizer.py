@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+_PART = 2**16  # observations merged at a time
+
 
 class ObsNormalizer(nn.Module):
     """Standardises observations by moments in float64, merged batch by batch (Chan et al. 1979)."""
@@ -28,17 +30,17 @@ class ObsNormalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, obs: Tensor) -> None:
-        """Merge the moments of `obs` [..., *shape]."""
-        batch = obs.reshape(-1, *self.mean.shape).double()
-        n = batch.shape[0]
-        batch_mean = batch.mean(dim=0)
-        batch_m2 = (batch - batch_mean).square().sum(dim=0)
-        total = self.count + n
-        delta = batch_mean - self.mean
-        self.mean += delta * (n / total)
-        self.m2 += batch_m2 + delta.square() * (self.count * n / total)
-        self.count.copy_(total)
+        """Merge the moments of `obs` [..., *shape], in parts: float64 copies of a large rollout would be huge."""
+        for part in obs.reshape(-1, *self.mean.shape).split(_PART):
+            self._merge(part.double())
         variance = self.m2 / self.count
         self._shift.copy_(self.mean)
         # An input that never changes carries nothing; dividing by its rounding noise would make it loud.
         self._scale.copy_(torch.where(variance > 1e-10, (variance + 1e-8).rsqrt(), 1.0))
+
+    def _merge(self, batch: Tensor) -> None:
+        n, mean = batch.shape[0], batch.mean(dim=0)
+        total, delta = self.count + n, mean - self.mean
+        self.m2 += (batch - mean).square().sum(dim=0) + delta.square() * (self.count * n / total)
+        self.mean += delta * (n / total)
+        self.count.copy_(total)

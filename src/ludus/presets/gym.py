@@ -26,6 +26,17 @@ def _cart_pole(config: TrainConfig) -> TrainConfig:
     )
 
 
+def _hidden_cart_pole(config: TrainConfig) -> TrainConfig:
+    config = _cart_pole(config)
+    return dataclasses.replace(
+        config,
+        env=GymConfig(id=config.env.id, num_envs=16),  # type: ignore[union-attr]
+        policy=PolicyConfig(hidden=(64,), memory="lstm", memory_size=64),
+        ppo=dataclasses.replace(config.ppo, horizon=32, minibatches=4, update_epochs=4, learning_rate=2e-3),
+        loop=LoopConfig(total_steps=200_000),
+    )
+
+
 def _pendulum(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(
         config,
@@ -41,6 +52,7 @@ def _runner(config: TrainConfig) -> TrainConfig:
 
 _TUNED: dict[str, Callable[[TrainConfig], TrainConfig]] = {
     "CartPole-v1": _cart_pole,
+    "ludus/CartPoleNoVelocity-v1": _hidden_cart_pole,
     "Pendulum-v1": _pendulum,
     "HalfCheetah-v5": _runner,
     "Hopper-v5": _runner,

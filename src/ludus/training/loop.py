@@ -16,7 +16,7 @@ from torch import Tensor
 from ludus.algorithms.ppo import PPO
 from ludus.buffers.segments import Segments
 from ludus.config import TrainConfig, check_config, make_plan
-from ludus.envs import make_eval_env, make_vec_env
+from ludus.envs import make_eval_env, make_groups
 from ludus.envs.vec import State, VecEnv, derive_seed
 from ludus.errors import CheckpointError, ConfigError, LudusError, TrainingError
 from ludus.logging.console import Console
@@ -39,6 +39,7 @@ from ludus.training.checkpoint import (
 from ludus.training.collector import Collector
 from ludus.training.evaluator import evaluate
 from ludus.training.interrupt import Interrupt
+from ludus.training.memory import plan_memory, refuse_what_cannot_fit
 
 _PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
 MAX_ROLLBACKS = 3  # after so many returns to a checkpoint the run is given up
@@ -76,11 +77,12 @@ class Trainer:
         device = find_device(config.device)
         torch.set_num_threads(config.torch_threads)
         torch.set_float32_matmul_precision(_PRECISIONS[config.precision])
-        per_group = config.env.num_envs // config.groups
-        groups = [make_vec_env(config.env, per_group, device=device) for _ in range(config.groups)]
+        groups = make_groups(config.env, config.groups, device)
         self.plan = make_plan(config, rows=sum(env.num_rows for env in groups))
         self.policy = make_policy(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
         schedule, graphs = self.plan.schedule, config.cuda_graphs
+        self.memory = plan_memory(self.policy, schedule, config.ppo.minibatches)
+        refuse_what_cannot_fit(self.memory, device)
         self.ppo = PPO(self.policy, config.ppo, schedule, config.seed, graphs)
         self.collector = Collector(groups, self.policy, schedule, config.ppo.gamma, config.seed, graphs)
         self._eval_env: VecEnv | None = None

@@ -1,0 +1,95 @@
+"""What two groups in flight save: while one simulates, the policy acts for the other.
+
+    python benchmarks/overlap.py
+
+Rollouts with the same rows in one group and in two, in turns: Gymnasium environments in worker processes, whose
+step waits as one does that talks to another program, and the KUKA task on simulator threads. The network is large
+enough to take about as long as the environments, where there is most to save: half of the time.
+"""
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from ludus.buffers.segments import SegmentSchedule
+from ludus.envs import GymConfig, KukaConfig, make_groups
+from ludus.policies.policy import PolicyConfig, make_policy
+from ludus.training.collector import Collector
+
+HORIZON = 16
+WAIT_S = 0.002
+
+
+class Slow(gym.Env[np.ndarray, int]):
+    """Every step waits for something outside."""
+
+    observation_space = gym.spaces.Box(-1, 1, (32,), np.float32)
+    action_space = gym.spaces.Discrete(4)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(32, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        time.sleep(WAIT_S)
+        return np.zeros(32, np.float32), 0.0, False, False, {}
+
+
+if "Slow-v0" not in gym.registry:  # this file is also imported by the workers
+    gym.register("Slow-v0", entry_point="overlap:Slow")
+
+CASES = {
+    # The environments, and the hidden layers of the network.
+    "worker processes": (GymConfig(id="overlap:Slow-v0", num_envs=64, workers=8), (2048, 2048)),
+    "simulator threads": (KukaConfig(num_envs=256, threads=1), (2048, 2048, 1024)),
+}
+
+
+def collectors(name: str) -> dict[int, Collector]:
+    config, hidden = CASES[name]
+    made = {}
+    for groups in (1, 2):
+        envs = make_groups(config, groups)
+        policy = make_policy(envs[0], PolicyConfig(hidden=hidden, shared_trunk=True), seed=0)
+        schedule = SegmentSchedule(config.num_envs, config.num_envs, HORIZON)
+        made[groups] = Collector(envs, policy, schedule, gamma=0.99, seed=0)
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=7)
+    repeats = parser.parse_args().repeats
+    torch.set_num_threads(1)
+    for name in CASES:
+        both = collectors(name)
+        times: dict[int, list[float]] = {1: [], 2: []}
+        shares = []
+        for update in range(repeats + 1):
+            for groups, collector in both.items():
+                start = time.perf_counter()
+                collector.collect(update)
+                seconds, timing = time.perf_counter() - start, collector.take_timing()
+                if update:  # the first one warms up
+                    times[groups].append(seconds)
+                    shares += [timing.act / seconds] if groups == 1 else []
+        one, two = (statistics.median(times[groups]) for groups in (1, 2))
+        act = statistics.median(shares)
+        print(
+            f"{name:18} one group {1e3 * one:6.0f} ms (the policy {act:.0%} of it), two groups {1e3 * two:6.0f} ms: "
+            f"{one / two:.2f} times as fast",
+            flush=True,
+        )
+        for collector in both.values():
+            collector.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""How much memory a run will take, told before it is taken."""
+
+import math
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from ludus.algorithms.update_data import update_shapes
+from ludus.buffers.segments import SegmentSchedule, buffer_shapes
+from ludus.errors import ConfigError
+from ludus.policies.policy import Policy
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Bytes on the device of policy and buffer. Environments and the libraries themselves come on top."""
+
+    record: int  # the steps being recorded
+    update: int  # what an update gathers of them
+    gradient: int  # what one gradient step holds
+    networks: int  # weights, gradients and Adam's moments
+
+    @property
+    def total(self) -> int:
+        return self.record + self.update + self.gradient + self.networks
+
+    def line(self) -> str:
+        parts = {"recorded steps": self.record, "update": self.update, "gradient step": self.gradient}
+        return f"memory {size(self.total)}: " + ", ".join(f"{name} {size(n)}" for name, n in parts.items())
+
+
+def plan_memory(policy: Policy, schedule: SegmentSchedule, minibatches: int) -> MemoryPlan:
+    obs_dtype = torch.uint8 if policy.obs_space.dtype == "uint8" else torch.float32
+    shape = tuple(policy.obs_space.shape)
+    record = buffer_shapes(schedule, shape, obs_dtype, policy.head.action_size, policy.state_size)
+    steps = schedule.segments * schedule.horizon
+    weights = sum(p.numel() * p.element_size() for p in policy.parameters())
+    noise = 3 * schedule.steps(0) * schedule.rows * policy.head.noise_size * 4  # and the steps it is made in
+    return MemoryPlan(
+        record=_bytes(record) + noise,
+        update=_bytes(update_shapes(policy, schedule)),
+        gradient=4 * (steps // minibatches) * _numbers_of_a_step(policy),
+        networks=4 * weights,
+    )
+
+
+def _numbers_of_a_step(policy: Policy) -> int:
+    """How many numbers a gradient step holds of each of its steps."""
+    inputs, hidden = math.prod(policy.obs_space.shape), policy.config.hidden
+    encoders = 1 if policy.value_encoder is None else 2
+    numbers = inputs + encoders * sum(hidden) + 2 * max(hidden, default=0)  # outputs, and two gradients at a time
+    if policy.memory is not None:
+        # Gates and their gradients; c, h, its tanh and the state before; the gradients of output and input.
+        numbers += (4 + 4 + 4 + 1) * policy.memory.size + policy.memory.inputs
+    head = policy.head.linear.out_features
+    return numbers + 6 * head + 12 + policy.head.action_size + 5
+
+
+def _bytes(shapes: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> int:
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes.values())
+
+
+def refuse_what_cannot_fit(plan: MemoryPlan, device: torch.device) -> None:
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    if plan.total > free:
+        raise ConfigError(
+            f"This run needs {size(plan.total)} of memory, but {device.type} has {size(free)} free. Its plan: "
+            f"{plan.line()}. Make --env.num-envs, --ppo.segments or --ppo.horizon smaller, or take more "
+            "--ppo.minibatches."
+        )
+
+
+def size(number: float) -> str:
+    """1,234,567 → 1.2 MB."""
+    units = ["B", "kB", "MB", "GB"]
+    while number >= 1000 and len(units) > 1:
+        number, units = number / 1000, units[1:]
+    return f"{number:.0f} {units[0]}" if number >= 100 else f"{number:.1f} {units[0]}"
