@@ -12,11 +12,13 @@ import torch
 
 from ludus.algorithms.ppo import PPO
 from ludus.config import TrainConfig, apply_overrides, make_plan
-from ludus.envs import make_vec_env
+from ludus.envs import make_groups
 from ludus.envs.vec import derive_seed
 from ludus.policies.policy import make_policy
 from ludus.presets import find_preset
 from ludus.training.collector import Collector
+from ludus.training.loop import PRECISIONS, find_device
+from ludus.training.memory import plan_memory, size
 
 NETWORKS = {
     "LSTM 256": ({"hidden": (256,), "memory": "lstm", "memory_size": 256}, 5e6),
@@ -48,11 +50,9 @@ class Loop:
 
 
 def make_loop(config: TrainConfig) -> tuple[Loop, int]:
-    device = torch.zeros(1, device=config.device).device
-    torch.set_float32_matmul_precision("high")
-    groups = [
-        make_vec_env(config.env, config.env.num_envs // config.groups, device=device) for _ in range(config.groups)
-    ]
+    device = find_device(config.device)
+    torch.set_float32_matmul_precision(PRECISIONS[config.precision])
+    groups = make_groups(config.env, config.groups, device)
     schedule = make_plan(config, sum(env.num_rows for env in groups)).schedule
     policy = make_policy(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
     ppo = PPO(policy, config.ppo, schedule, config.seed, config.cuda_graphs)
@@ -70,8 +70,11 @@ def seconds(work: object, times: int) -> float:
 
 
 def measure(name: str, config: TrainConfig, iterations: int, bar: float | None) -> bool:
+    torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
     loop, steps = make_loop(config)
+    planned = plan_memory(loop.ppo.policy, loop.ppo.schedule, config.ppo.minibatches)
     for _ in range(WARM_UP):
         loop.run()
     total = seconds(loop.run, iterations)
@@ -82,7 +85,7 @@ def measure(name: str, config: TrainConfig, iterations: int, bar: float | None) 
     print(
         f"{name:10} {rate / 1e6:6.2f} M agent-steps/s   iteration {1e3 * total:6.1f} ms: rollout "
         f"{1e3 * (total - learn):6.1f}, update {1e3 * learn:6.1f}   10 billion steps {1e10 / rate / 60:5.1f} min  "
-        f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB{verdict}",
+        f"memory {size(torch.cuda.max_memory_allocated() - before)}, planned {size(planned.total)}{verdict}",
         flush=True,
     )
     return bar is None or rate >= bar
@@ -105,6 +108,7 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument("--groups", type=int, default=2)
+    parser.add_argument("--precision", default="tf32", choices=list(PRECISIONS))
     parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
     parser.add_argument("--profile", action="store_true")
     arguments = parser.parse_args()
@@ -117,6 +121,7 @@ def main() -> None:
         overrides = {
             "device": "cuda",
             "groups": arguments.groups,
+            "precision": arguments.precision,
             "cuda_graphs": not arguments.eager,
             "policy": policy,
         }

@@ -22,7 +22,7 @@ from ludus.policies.policy import PolicyConfig, make_policy
 from ludus.training.collector import Collector
 
 HORIZON = 16
-WAIT_S = 0.002
+WAIT_S = 0.001
 
 
 class Slow(gym.Env[np.ndarray, int]):
@@ -47,7 +47,7 @@ if "Slow-v0" not in gym.registry:  # this file is also imported by the workers
 
 CASES = {
     # The environments, and the hidden layers of the network.
-    "worker processes": (GymConfig(id="overlap:Slow-v0", num_envs=64, workers=8), (2048, 2048)),
+    "worker processes": (GymConfig(id="overlap:Slow-v0", num_envs=256, workers=16), (2048, 2048)),
     "simulator threads": (KukaConfig(num_envs=256, threads=1), (2048, 2048, 1024)),
 }
 
@@ -82,11 +82,8 @@ def main() -> None:
                     shares += [timing.act / seconds] if groups == 1 else []
         one, two = (statistics.median(times[groups]) for groups in (1, 2))
         act = statistics.median(shares)
-        print(
-            f"{name:18} one group {1e3 * one:6.0f} ms (the policy {act:.0%} of it), two groups {1e3 * two:6.0f} ms: "
-            f"{one / two:.2f} times as fast",
-            flush=True,
-        )
+        print(f"{name:18} one group {1e3 * one:5.0f} ms (the policy {act:.0%} of it), two groups {1e3 * two:5.0f} ms: "
+              f"{one / two:.2f} times as fast", flush=True)  # fmt: skip
         for collector in both.values():
             collector.close()
 

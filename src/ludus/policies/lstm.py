@@ -179,7 +179,7 @@ def _cell(gates: Tensor, c: Tensor, new_h: Tensor, new_c: Tensor, tanh_c: Tensor
 
 def _kernels_for(x: Tensor) -> bool:
     """On a GPU the recurrence runs in kernels of its own, which autograd does not see."""
-    return x.is_cuda and x.dtype == torch.float32 and not (torch.is_grad_enabled() and x.requires_grad)
+    return x.is_cuda and x.dtype == torch.float32 and not torch.is_grad_enabled()
 
 
 def _precision() -> Literal["float32", "tf32", "bf16"]:

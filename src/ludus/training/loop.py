@@ -41,7 +41,7 @@ from ludus.training.evaluator import evaluate
 from ludus.training.interrupt import Interrupt
 from ludus.training.memory import plan_memory, refuse_what_cannot_fit
 
-_PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
+PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
 MAX_ROLLBACKS = 3  # after so many returns to a checkpoint the run is given up
 
 
@@ -76,7 +76,7 @@ class Trainer:
         self.counters = Counters()
         device = find_device(config.device)
         torch.set_num_threads(config.torch_threads)
-        torch.set_float32_matmul_precision(_PRECISIONS[config.precision])
+        torch.set_float32_matmul_precision(PRECISIONS[config.precision])
         groups = make_groups(config.env, config.groups, device)
         self.plan = make_plan(config, rows=sum(env.num_rows for env in groups))
         self.policy = make_policy(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
