@@ -5,6 +5,7 @@ python benchmarks/gpu.py --profile   the kernels that take most of it
 """
 
 import argparse
+import gc
 import time
 from dataclasses import dataclass
 
@@ -70,11 +71,13 @@ def seconds(work: object, times: int) -> float:
 
 
 def measure(name: str, config: TrainConfig, iterations: int, bar: float | None) -> bool:
+    gc.collect()  # what the last one held
+    torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     loop, steps = make_loop(config)
-    planned = plan_memory(loop.ppo.policy, loop.ppo.schedule, config.ppo.minibatches)
+    planned = plan_memory(loop.ppo.policy, loop.ppo.schedule, config.ppo.minibatches, config.groups)
     for _ in range(WARM_UP):
         loop.run()
     total = seconds(loop.run, iterations)
@@ -107,7 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
-    parser.add_argument("--groups", type=int, default=2)
+    parser.add_argument("--groups", type=int, default=1)
     parser.add_argument("--precision", default="tf32", choices=list(PRECISIONS))
     parser.add_argument("--eager", action="store_true", help="without CUDA graphs")
     parser.add_argument("--profile", action="store_true")

@@ -82,8 +82,10 @@ def main() -> None:
                     shares += [timing.act / seconds] if groups == 1 else []
         one, two = (statistics.median(times[groups]) for groups in (1, 2))
         act = statistics.median(shares)
-        print(f"{name:18} one group {1e3 * one:5.0f} ms (the policy {act:.0%} of it), two groups {1e3 * two:5.0f} ms: "
-              f"{one / two:.2f} times as fast", flush=True)  # fmt: skip
+        told = (
+            f"{name:18} one group {1e3 * one:5.0f} ms (the policy {act:.0%} of it), two groups {1e3 * two:5.0f} ms"
+        )
+        print(f"{told}: {one / two:.2f} times as fast", flush=True)
         for collector in both.values():
             collector.close()
 

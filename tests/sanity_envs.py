@@ -17,9 +17,9 @@ from ludus.envs.vec import State, Step, VecEnv, restore_generator
 class Task(VecEnv):
     """Episodes of `length` steps, for each of which a row draws a symbol. A task says what is seen and paid.
 
-    In training the first episodes are shorter by different numbers of steps, so that rows end at different times.
-    A row begins its episode when `enter` steps of the environment are left and ends it when `leave` are; before
-    and after nobody is there.
+    In training environments begin somewhere within an episode, whose first observation nobody saw, so that rows
+    end at different times and yet no whole episode is shorter. A row begins its episode when `enter` steps of
+    the environment are left and ends it when `leave` are; before and after nobody is there.
     """
 
     name = "sanity"
@@ -62,7 +62,7 @@ class Task(VecEnv):
             left = torch.randint(1, self.length + 1, (self.num_envs,), generator=self.random)
         self.left = left.repeat_interleave(self.agents_per_env)  # steps of the environment's episode
         self.symbol, self.noted = self.draw_symbols(), torch.zeros_like(self.left)
-        self.fresh = self.here  # rows that see the first observation of an episode
+        self.fresh = self.left == self.enter  # rows that see the first observation of an episode
         self._say_who_is_present()
         return self._seen()
 
@@ -131,3 +131,88 @@ def make_half_absent(num_envs: int, delay: int, late: bool, evaluation: bool = F
     task = Recall(num_envs, delay, 2, 2, evaluation)
     (task.enter if late else task.leave)[task.agent == 1] = task.length // 2
     return task
+
+
+class Doors(Task):
+    """Behind one of two doors that look alike is the exit, more often behind the first; a third action does nothing.
+
+    A wrong door changes nothing that is seen, so without a memory the best is to mix: with the exit behind the
+    first door in `first` of the episodes, p / (1 − p) = √(first / (1 − first)) takes the fewest steps.
+    """
+
+    def __init__(self, num_envs: int, first: float, evaluation: bool) -> None:
+        super().__init__(num_envs, length=20, seen=1, actions=3, agents=1, evaluation=evaluation)
+        self.first = first
+
+    def draw_symbols(self) -> Tensor:
+        return (torch.rand(self.num_rows, generator=self.random) >= self.first).long()
+
+    def observe(self) -> Tensor:
+        return torch.ones((self.num_rows, 1))
+
+    def pay(self, action: Tensor) -> Tensor:
+        self.left = torch.where(action == self.symbol, 1, self.left)
+        return torch.full((self.num_rows,), -1.0)
+
+
+def make_doors(num_envs: int, first: float, evaluation: bool = False) -> Task:
+    return Doors(num_envs, first, evaluation)
+
+
+class Rivals(Task):
+    """Two agents, each with a bit of its own to see: the first is paid for naming it, the second for the other."""
+
+    def __init__(self, num_envs: int, evaluation: bool) -> None:
+        super().__init__(num_envs, length=4, seen=2, actions=2, agents=2, evaluation=evaluation)
+
+    def observe(self) -> Tensor:
+        return torch.stack([self.agent, self.symbol], dim=1).float()
+
+    def pay(self, action: Tensor) -> Tensor:
+        return (action == self.symbol ^ self.agent).float() / self.length
+
+
+def make_rivals(num_envs: int, evaluation: bool = False) -> Task:
+    return Rivals(num_envs, evaluation)
+
+
+class Promise(Task):
+    """The first action must name the symbol. Whether it did is seen from then on, and paid `delay` steps later."""
+
+    symbols = 4
+
+    def __init__(self, num_envs: int, delay: int, evaluation: bool) -> None:
+        super().__init__(num_envs, delay + 1, self.symbols + 2, self.symbols, agents=1, evaluation=evaluation)
+
+    def observe(self) -> Tensor:
+        shown = one_hot(self.symbol, self.symbols) * self.fresh[:, None]
+        return torch.cat([shown, self.noted[:, None], self.left[:, None] / self.length], dim=1).float()
+
+    def pay(self, action: Tensor) -> Tensor:
+        promised = torch.where(action == self.symbol, 1, -1)
+        self.noted = torch.where(self.fresh, promised, self.noted)
+        return (self.last & (self.noted == 1)).float()
+
+
+def make_promise(num_envs: int, delay: int, evaluation: bool = False) -> Task:
+    return Promise(num_envs, delay, evaluation)
+
+
+class Wage(Task):
+    """Reward 1 a step, whatever is done. Whether time ran out or the task ended decides what that is worth."""
+
+    def __init__(self, num_envs: int, truncate: bool, evaluation: bool) -> None:
+        super().__init__(num_envs, length=5, seen=1, actions=2, agents=1, evaluation=evaluation)
+        self.truncate = truncate
+
+    def observe(self) -> Tensor:
+        """How much is left; one that is truncated cannot know it."""
+        left = torch.ones(self.num_rows) if self.truncate else self.left / self.length
+        return left[:, None]
+
+    def pay(self, action: Tensor) -> Tensor:
+        return torch.ones(self.num_rows)
+
+
+def make_wage(num_envs: int, truncate: bool, evaluation: bool = False) -> Task:
+    return Wage(num_envs, truncate, evaluation)

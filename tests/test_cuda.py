@@ -270,7 +270,7 @@ def test_an_update_on_the_gpu_is_that_on_the_cpu(memory: str, preset: str, absen
 
 
 def test_a_memory_of_any_size_learns() -> None:
-    """The kernels want a multiple of 64 units; other sizes go another way."""
+    """Also one that no tile of a kernel divides."""
     loop = make_loop(settings_of("forage", policy__memory="lstm", policy__memory_size=24))
     for _ in range(4):
         _, metrics = loop.run()

@@ -15,6 +15,8 @@ _EXTRAS = {
     "viz": (["viser", "mjviser"], "ludus play and the 3-D replay"),
     "onnx": (["onnx", "onnxscript", "onnxruntime"], "ludus export"),
     "wandb": (["wandb"], "logging to Weights & Biases"),
+    "pettingzoo": (["pettingzoo"], "ludus train pettingzoo:…"),
+    "mettagrid": (["mettagrid"], "ludus train mettagrid:… (Python 3.11 and 3.12)"),
 }
 _NEEDED = ("torch", "numpy", "gymnasium", "mujoco", "tyro", "rich", "tensorboard", "safetensors")
 

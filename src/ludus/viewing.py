@@ -105,11 +105,13 @@ def _picture_replay(env: VecEnv, policy: Policy, title: str, limit: int = 300) -
         if picture is None:
             return None
         pictures.append(picture)
+        present = torch.ones(env.num_rows, dtype=torch.bool) if env.present is None else env.present.clone()
         step = env.step(actor.act(obs))
-        obs = step.obs
-        if bool(step.done[0]):
+        obs, ended = step.obs, step.done | ~present
+        if bool(ended.all()):  # of several agents some may end before
             break
-    return replays.frames_html(pictures, 30, title)
+        actor.forget(ended)
+    return replays.frames_html(pictures, getattr(env, "frame_rate", 30), title)
 
 
 def _drawable_env(config: EnvConfig) -> VecEnv:

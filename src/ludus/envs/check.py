@@ -246,7 +246,7 @@ def _check_ends(env: VecEnv, play: _Play) -> Iterator[Finding]:
     if not ended:
         yield _search_for_end(env, play.actions)
         return
-    if all(torch.equal(obs, final_obs) for obs, final_obs in ended):
+    if env.truncates and all(torch.equal(obs, final_obs) for obs, final_obs in ended):
         fix = "final_obs is the last observation of the old episode, obs the first of the new one."
         yield Finding("warning", "At every end, final_obs equals the new episode's first observation.", fix)
     num_ended = sum(len(obs) for obs, _ in ended)

@@ -76,6 +76,7 @@ class Forage(VecEnv):
 
     name = "forage"
     truncates = False
+    frame_rate = 5  # pictures a second in a replay, slow enough to follow
     capturable = True
 
     def __init__(

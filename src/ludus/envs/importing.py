@@ -41,7 +41,7 @@ def import_module_of(module: str, env_id: str) -> Any:
                 f"The module {module!r} of environment {env_id!r} fails to import: {problem}"
             ) from error
         itself = missing == module
-        what = f"Its module {module!r}" if itself else f"The package {missing!r} that it needs"
+        what = f"The module {module!r}" if itself else f"The package {missing!r} that it needs"
         hint = did_you_mean(module, _siblings(module)) if itself else ""
         raise ConfigError(
             f"{what} cannot be found for the environment {env_id!r}; is it installed?{hint}"

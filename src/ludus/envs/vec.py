@@ -131,7 +131,9 @@ class EpisodeStats:
         self._running.copy_(state["running"])
         self._names, saved = list(state["names"]), state["sums"]
         # In place where possible: a recorded CUDA graph knows the tensor by its address.
-        self._sums = self._sums.copy_(saved) if self._sums.shape == saved.shape else saved.to(self._sums.device)
+        if self._sums.shape != saved.shape:
+            self._sums = torch.zeros_like(saved, device=self._sums.device)
+        self._sums.copy_(saved)
 
 
 def combine_stats(parts: list[dict[str, tuple[float, float]]]) -> dict[str, float]:

@@ -43,7 +43,7 @@ class _Group:
         self.noise = policy.head.noise((env.num_rows,), torch.Generator(device=device))
         self.column = torch.zeros(1, dtype=torch.int64, device=device)
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self.mover = _Mover(self.stream) if self.stream is not None and env.device != device else None
+        self.mover = _Mover(self.stream) if self.stream is not None and env.device.type != device.type else None
 
     def look_who_is_present(self) -> None:
         if self.present is not None:
@@ -98,8 +98,11 @@ class Collector:
         self._last_metrics: dict[str, float] = {}
         # Where a recorded graph stands: the column it writes, and the noise it takes.
         self._column, self._tick = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
-        self._noise = torch.zeros(0, device=device)
-        self._on_device = device.type == "cuda" and all(env.capturable and env.device == device for env in envs)
+        longest = schedule.columns - 1
+        self._noise = torch.zeros((longest, schedule.rows, policy.head.noise_size), device=device)
+        self._on_device = device.type == "cuda" and all(
+            env.capturable and env.device.type == "cuda" for env in envs
+        )
         self._step_all = Graphed(self._device_step, device, cuda_graphs)
         self._decisions = [
             Graphed(partial(self._decide_here, group), device, cuda_graphs) for group in self.groups
@@ -109,7 +112,7 @@ class Collector:
     @torch.no_grad()
     def collect(self, update: int, on_step: Callable[[int], None] = lambda t: None) -> Segments:
         """Step until the segments of update 0, 1, … are complete, and return them."""
-        steps = self.schedule.steps(update)
+        steps = self.schedule.end(update) - self.buffer.time
         self._draw_noise(steps)
         if self._on_device:
             self._collect_on_device(steps, on_step)
@@ -121,11 +124,7 @@ class Collector:
         return segments
 
     def _draw_noise(self, steps: int) -> None:
-        noise = self.policy.head.noise((steps, self.schedule.rows), self.generator)
-        if len(self._noise) < steps or self.policy.device.type == "cpu":
-            self._noise = noise
-        else:  # where a graph expects it
-            self._noise[:steps] = noise
+        self._noise[:steps] = self.policy.head.noise((steps, self.schedule.rows), self.generator)
 
     def _collect_in_turns(self, steps: int, on_step: Callable[[int], None]) -> None:
         """While one group's environments simulate, the policy acts for the next."""
@@ -216,10 +215,10 @@ class Collector:
             step = group.mover.to_device(step)
         done = step.done
         group.discounted.mul_(self.gamma).add_(step.reward)
-        final = self._final_value(group, step)
-        self.buffer.write(
-            group.rows, column, reward=step.reward, done=done, discounted=group.discounted, final_value=final
-        )
+        outcome = {"reward": step.reward, "done": done, "discounted": group.discounted}
+        if group.env.truncates:  # elsewhere it stays 0
+            outcome["final_value"] = self._final_value(group, step)
+        self.buffer.write(group.rows, column, **outcome)
         group.obs.copy_(step.obs)
         group.discounted.masked_fill_(done, 0.0)
         if self.policy.state_size:
@@ -231,8 +230,6 @@ class Collector:
     def _final_value(self, group: _Group, step: Step) -> Tensor:
         """V of the observation at which time ran out, which is no longer to be seen afterwards; 0 elsewhere."""
         final = torch.zeros_like(step.reward)
-        if not group.env.truncates:
-            return final
         if final.device.type == "cpu":  # few are truncated, and asking costs nothing
             rows = step.truncated.nonzero().squeeze(1)
             if len(rows):
@@ -250,6 +247,10 @@ class Collector:
             self.buffer.write(group.rows, column, obs=group.obs, value=self._value(group.obs, group.state))
 
     # Metrics and state --------------------------------------------------------------------------
+    def begin_at(self, update: int) -> None:
+        """Record the segments of this update from their first step on: what was recorded of them is lost."""
+        self.buffer.time = self.schedule.start(update * self.schedule.segments)
+
     def episode_metrics(self) -> dict[str, float]:
         """`rollout/…` means over the episodes that ended since the last reading; the last known where none did."""
         means = combine_stats([group.stats.read() for group in self.groups])

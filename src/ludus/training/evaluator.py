@@ -65,7 +65,7 @@ def evaluate(
     while bool((left > 0).any()) and nobody < LONGEST_ABSENCE and not should_stop():
         present = None if env.present is None else env.present.cpu().clone()
         nobody = 0 if present is None or bool(present[left > 0].any()) else nobody + 1
-        step = env.step(actor.act(obs))
+        step = env.step(actor.act(obs).to(env.device))
         obs = step.obs
         actor.forget(step.done if present is None else step.done | ~present.to(step.done.device))
         returns += step.reward.cpu()

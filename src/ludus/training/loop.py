@@ -81,7 +81,7 @@ class Trainer:
         self.plan = make_plan(config, rows=sum(env.num_rows for env in groups))
         self.policy = make_policy(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
         schedule, graphs = self.plan.schedule, config.cuda_graphs
-        self.memory = plan_memory(self.policy, schedule, config.ppo.minibatches)
+        self.memory = plan_memory(self.policy, schedule, config.ppo.minibatches, config.groups)
         refuse_what_cannot_fit(self.memory, device)
         self.ppo = PPO(self.policy, config.ppo, schedule, config.seed, graphs)
         self.collector = Collector(groups, self.policy, schedule, config.ppo.gamma, config.seed, graphs)
@@ -238,8 +238,9 @@ class Trainer:
         self.counters.metric_rows += 1
 
     def _show_progress(self, t: int) -> None:
-        steps = self.plan.schedule.steps(self.counters.iteration)
-        self.console.progress(self.step + (t + 1) * self.plan.steps_per_iteration // steps, "")
+        steps = max(1, self.plan.schedule.steps(self.counters.iteration))
+        share = min(1.0, (t + 1) / steps)
+        self.console.progress(self.step + round(share * self.plan.steps_per_iteration), "")
 
     # Saving -------------------------------------------------------------------------------------
     def _checkpoint_due(self) -> bool:
@@ -291,6 +292,7 @@ class Trainer:
             if state["collector"] is not None:
                 self.collector.load_state(state["collector"])
             else:
+                self.collector.begin_at(self.counters.iteration)
                 self.console.warning("This is an emergency checkpoint: the environments start new episodes.")
         except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
             raise CheckpointError(

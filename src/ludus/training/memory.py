@@ -11,37 +11,42 @@ from ludus.buffers.segments import SegmentSchedule, buffer_shapes
 from ludus.errors import ConfigError
 from ludus.policies.policy import Policy
 
+_CUBLAS_WORKSPACE = 32 * 2**20  # for each stream, on Hopper; less on others
+_STREAMS = 3  # besides one for each group: the main one, one to warm up on, one to record on
+
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes on the device of policy and buffer. Environments and the libraries themselves come on top."""
+    """Bytes on the device of policy and buffer. Environments come on top, and on a CPU the program itself."""
 
     record: int  # the steps being recorded
     update: int  # what an update gathers of them
     gradient: int  # what one gradient step holds
     networks: int  # weights, gradients and Adam's moments
+    libraries: int  # what cuBLAS keeps for itself on a GPU
 
     @property
     def total(self) -> int:
-        return self.record + self.update + self.gradient + self.networks
+        return self.record + self.update + self.gradient + self.networks + self.libraries
 
     def line(self) -> str:
         parts = {"recorded steps": self.record, "update": self.update, "gradient step": self.gradient}
         return f"memory {size(self.total)}: " + ", ".join(f"{name} {size(n)}" for name, n in parts.items())
 
 
-def plan_memory(policy: Policy, schedule: SegmentSchedule, minibatches: int) -> MemoryPlan:
+def plan_memory(policy: Policy, schedule: SegmentSchedule, minibatches: int, groups: int = 1) -> MemoryPlan:
     obs_dtype = torch.uint8 if policy.obs_space.dtype == "uint8" else torch.float32
     shape = tuple(policy.obs_space.shape)
     record = buffer_shapes(schedule, shape, obs_dtype, policy.head.action_size, policy.state_size)
     steps = schedule.segments * schedule.horizon
     weights = sum(p.numel() * p.element_size() for p in policy.parameters())
-    noise = 3 * schedule.steps(0) * schedule.rows * policy.head.noise_size * 4  # and the steps it is made in
+    noise = 2 * (schedule.columns - 1) * schedule.rows * policy.head.noise_size * 4  # as drawn, and as kept
     return MemoryPlan(
         record=_bytes(record) + noise,
         update=_bytes(update_shapes(policy, schedule)),
         gradient=4 * (steps // minibatches) * _numbers_of_a_step(policy),
         networks=4 * weights,
+        libraries=_CUBLAS_WORKSPACE * (_STREAMS + groups) if policy.device.type == "cuda" else 0,
     )
 
 
