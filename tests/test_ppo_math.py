@@ -240,7 +240,7 @@ def test_normalizer_equals_numpy_over_everything_it_saw() -> None:
     for n in (1, 17, 400):
         batch = rng.normal([1e4, 0.0, -3.0], [5.0, 1e-3, 2.0], (n, 3)).astype(np.float32)
         seen.append(batch)
-        normalizer.update(torch.from_numpy(batch))
+        normalizer.update([torch.from_numpy(batch)])
     everything = np.concatenate(seen).astype(np.float64)
     np.testing.assert_allclose(normalizer.mean, everything.mean(0), rtol=1e-10)
     np.testing.assert_allclose(normalizer.m2 / normalizer.count, everything.var(0), rtol=1e-6)

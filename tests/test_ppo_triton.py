@@ -25,6 +25,8 @@ ppo_triton = pytest.importorskip("ludus.algorithms.ppo_triton")
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+# What the interpreter's numpy says of broken numbers.
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:All-NaN slice")
 CLIP, VALUE_COEF = 0.2, 0.7
 SIZES = [(1, 1), (3, 1), (1, 2), (7, 3), (128, 4), (129, 5), (300, 18), (65, 33), (9, 130), (37, 256)] + (
     [(8192, 4), (32768, 18), (5000, 256), (100_003, 9)] if ON_GPU else []
@@ -59,10 +61,12 @@ def random_inputs(
     logits = 2 * torch.randn(n, choices, generator=g)
     action = torch.randint(choices, (n, 1), generator=g)
     log_prob = logits.log_softmax(-1).gather(1, action)
+    # In steps of 0.05, so that none is so near the clip that rounding decides.
+    log_ratio = (20 * shift * torch.randn(n, 1, generator=g)).round() / 20
     returns, old_value, value = torch.randn(3, n, 1, generator=g)
     present = (torch.rand(n, 1, generator=g) < 0.7).float()
-    columns = [log_prob + shift * torch.randn(n, 1, generator=g), torch.randn(n, 1, generator=g)]
-    steps = torch.cat([action, *columns, returns, old_value, present], 1).to(DEVICE)
+    advantage = torch.randn(n, 1, generator=g)
+    steps = torch.cat([action, log_prob - log_ratio, advantage, returns, old_value, present], 1).to(DEVICE)
     share = steps[:, 5] / steps[:, 5].sum().clamp(min=1.0) if some_absent else 1.0 / n
     entropy_coef = torch.tensor(0.05, device=DEVICE) if bonus else None
     return Inputs(
@@ -148,18 +152,22 @@ def test_nobody_present() -> None:
     assert not any(x.any() for x in fused(inputs))
 
 
+def assert_same(inputs: Inputs, others: Inputs) -> None:
+    """But for rounding: other strides are another compiled kernel, which may add in another order."""
+    for a, b in zip(fused(inputs), fused(others), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
 def test_logits_may_be_columns_of_a_wider_tensor() -> None:
     inputs = random_inputs(37, 5)
     wider = torch.full((37, 9), torch.nan, device=DEVICE)
     wider[:, 2:7], wider[:, 8] = inputs.logits, inputs.value
-    for a, b in zip(fused(inputs), fused(inputs._replace(logits=wider[:, 2:7], value=wider[:, 8])), strict=True):
-        assert torch.equal(a, b)
+    assert_same(inputs, inputs._replace(logits=wider[:, 2:7], value=wider[:, 8]))
 
 
-def test_contiguous_columns_are_the_same() -> None:
+def test_columns_may_be_contiguous() -> None:
     inputs = random_inputs(37, 5, some_absent=True)
-    for a, b in zip(fused(inputs), fused(Inputs(*(x.contiguous() for x in inputs))), strict=True):
-        assert torch.equal(a, b)
+    assert_same(inputs, Inputs(*(x.contiguous() for x in inputs)))
 
 
 def test_unmeasured_gradients_are_the_same() -> None:
@@ -167,8 +175,8 @@ def test_unmeasured_gradients_are_the_same() -> None:
     grad_logits, grad_value, sums = ppo_triton.fused_loss(*inputs, CLIP, 0.0, VALUE_COEF, measured=False)
     expected = fused(inputs)
     assert sums is None
-    assert torch.equal(grad_logits, expected.grad_logits)
-    assert torch.equal(grad_value, expected.grad_value)
+    torch.testing.assert_close(grad_logits, expected.grad_logits, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(grad_value, expected.grad_value, rtol=1e-5, atol=1e-6)
 
 
 def test_repeats_exactly() -> None:
@@ -204,6 +212,8 @@ def test_wrong_tensors_are_refused() -> None:
         fused(inputs._replace(logits=inputs.logits.t().contiguous().t()))
     with pytest.raises(ValueError, match="float32"):
         fused(inputs._replace(action=inputs.action.long()))
+    with pytest.raises(ValueError, match="one number a row"):
+        fused(inputs._replace(action=inputs.action.expand(-1, 2)))
     with pytest.raises(ValueError, match="256 logits"):
         fused(random_inputs(2, 257))
 

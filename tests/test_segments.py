@@ -91,7 +91,7 @@ def test_every_segment_is_a_contiguous_piece_of_one_row_and_no_step_is_used_twic
             assert torch.equal(obs[1:, s, 2] == 0, taken.done[:-1, s])
             seen[int(obs[0, s, 0])] += obs[:, s, 1].int().tolist()
     for row, steps in seen.items():  # without a gap, from the row's first segment on
-        begin = collector.schedule.begin(row)
+        begin = collector.schedule.start(row)
         assert sorted(steps) == list(range(begin, begin + len(steps)))
 
 
@@ -101,7 +101,7 @@ def test_the_schedule_keeps_enough_and_starts_rows_when_it_says(shape: tuple[int
     schedule = SegmentSchedule(*shape)
     for time in range(3 * schedule.horizon):
         rows = schedule.starting_rows(time)
-        expected = [row for row in range(schedule.rows) if (time - schedule.begin(row)) % schedule.horizon == 0]
+        expected = [row for row in range(schedule.rows) if (time - schedule.start(row)) % schedule.horizon == 0]
         assert list(range(rows.start, max(rows.start, rows.stop))) == expected
     for update in range(20):
         assert schedule.steps(update) >= 0

@@ -2,10 +2,18 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from ludus.errors import LudusError
+
 _WARM_UP_CALLS = 2  # libraries set themselves up in their first calls, which a recording must not hold
+
+
+def graph_pool(device: torch.device) -> Any:
+    """Memory that graphs share which never run at the same time, and leave nothing in it for each other."""
+    return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
 
 @functools.cache
@@ -21,8 +29,10 @@ class Graphed:
     the device. Calls before, at and after the recording do the same.
     """
 
-    def __init__(self, work: Callable[[], None], device: torch.device, enabled: bool = True) -> None:
-        self._work = work
+    def __init__(
+        self, work: Callable[[], None], device: torch.device, enabled: bool = True, pool: Any = None
+    ) -> None:
+        self._work, self._pool = work, pool
         self._enabled = enabled and device.type == "cuda"
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -49,6 +59,12 @@ class Graphed:
 
     def _record(self) -> None:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._work()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                self._work()
+        except RuntimeError as error:
+            raise LudusError(
+                "A step cannot be recorded as a CUDA graph, because something in it waits for the GPU. An environment "
+                f"that does must not say capturable = True; --no-cuda-graphs trains without graphs. ({error})"
+            ) from error
         self._graph = graph

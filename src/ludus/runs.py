@@ -195,7 +195,7 @@ def _setting_lines(trainer: Trainer) -> list[str]:
         f"{config.env.num_envs:,} environments{agents} in {config.groups} group{'s' * (config.groups > 1)}; "
         f"networks {' × '.join(layers)}; seed {config.seed}, device {config.device}",
         f"{schedule.segments:,} segments × {schedule.horizon} = {steps:,} steps → {parts} minibatches × {part}, "
-        f"{passes} pass{'es' * (passes > 1)}; {trainer.memory.line()}",
+        f"{passes} pass{'es' * (passes > 1)}; {trainer.memory_plan.line()}",
     ]
 
 
@@ -223,7 +223,7 @@ def best_checkpoint(folder: Path) -> Path:
 
 
 def load(run: str | Path) -> Policy:
-    """The best policy of a run, ready to act: `ludus.load(RUN).act(obs, deterministic=True)`."""
+    """The best policy of a run: `ludus.load(RUN).act(obs)`, with a memory `.actor()` and its `act`."""
     return load_policy(best_checkpoint(run_folder(run)))
 
 

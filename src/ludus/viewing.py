@@ -33,9 +33,9 @@ def record_replay(config: EnvConfig, policy: Policy, title: str, episodes: int =
         if scene is None:
             return _picture_replay(env, policy, title)
         replay = replays.Replay(scene, _seconds_per_step(env, scene))
-        obs = env.reset(_SEED)
+        obs, actor = env.reset(_SEED), policy.actor()
         for number in range(1, episodes + 1):
-            frames, total, obs, last = _play_episode(env, policy.actor(), obs)
+            frames, total, obs, last = _play_episode(env, actor, obs)
             replay.add_episode(frames, f"episode {number}: {_outcome(last, total, len(frames))}")
         return replays.replay_html(replay, title)
     finally:
@@ -79,6 +79,7 @@ def _play_episode(env: VecEnv, actor: Actor, obs: Tensor) -> tuple[list[Frame], 
     frames, total = [_frame(env)], 0.0
     while True:
         step = env.step(actor.act(obs))
+        actor.forget(step.done)
         obs, total = step.obs, total + float(step.reward[0])
         if bool(step.done[0]) or len(frames) == _MOST_FRAMES:
             return frames, total, obs, step
@@ -115,7 +116,7 @@ def _picture_replay(env: VecEnv, policy: Policy, title: str, limit: int = 300) -
 
 
 def _drawable_env(config: EnvConfig) -> VecEnv:
-    """One row for looking at; Gymnasium's own drawing is switched on where the environment has it."""
+    """One environment for looking at; Gymnasium's own drawing is switched on where the environment has it."""
     if not isinstance(config, GymConfig | PettingZooConfig):
         return make_vec_env(config, 1, evaluation=True)
     in_process = dataclasses.replace(config, workers=0)

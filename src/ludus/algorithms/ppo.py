@@ -22,7 +22,7 @@ from ludus.algorithms.update_data import UpdateData, prioritized
 from ludus.buffers.segments import Segments, SegmentSchedule
 from ludus.envs.vec import State, derive_seed, restore_generator
 from ludus.errors import ConfigError
-from ludus.graphs import Graphed
+from ludus.graphs import Graphed, graph_pool
 from ludus.policies.heads import GaussianHead
 from ludus.policies.policy import Policy
 
@@ -34,7 +34,7 @@ class PPOConfig:
     horizon: int = 32
     """Steps of a segment, which is a piece of one row's trajectory."""
     segments: int = 0
-    """Segments of one iteration; 0: one of every row. Any number will do: rows record without a break."""
+    """Segments of one iteration; 0: one of every row. The rows need not divide it: they record without a break."""
     minibatches: int = 4
     """Parts an iteration is split into, each one gradient step: steps, or with a memory whole segments."""
     update_epochs: int = 10
@@ -66,9 +66,10 @@ class PPOConfig:
     normalize_returns: bool = True
     """Divide rewards by the running spread of the discounted return."""
     recompute_advantages: bool = False
-    """Estimate advantages anew, with the newest critic, before each pass."""
+    """Estimate advantages anew, with the newest critic, before each pass; the value of what a truncated episode
+    ended with stays as it was seen."""
     rho_clip: float = 0.0
-    """V-trace: limit on how much more likely than when it was taken an action may count; 0 counts all alike."""
+    """V-trace: an action counts in advantages by how much more likely it has become, up to this; 0: all alike."""
     c_clip: float = 1.0
     """V-trace: the same limit for what is passed on from later steps; used with rho_clip."""
     prio_alpha: float = 0.0
@@ -129,13 +130,14 @@ class PPO:
         self._totals = torch.zeros(len(_MEASURES), device=device)
         self._by_segment = policy.memory is not None or config.prio_alpha > 0
         self._data = UpdateData(policy, schedule)
-        drawn = schedule.segments if self._by_segment else schedule.segments * schedule.horizon
-        self._ids = torch.zeros(drawn // config.minibatches, dtype=torch.int64, device=device)
+        steps = schedule.segments * schedule.horizon
+        self._units = schedule.segments if self._by_segment else steps  # what a pass deals out
+        self._ids = torch.zeros(self._units // config.minibatches, dtype=torch.int64, device=device)
         self._weights = torch.ones(len(self._ids), device=device)
-        # Few large passes estimate anew, but a very large buffer goes in the parts that also train it.
-        parts = config.minibatches if schedule.segments * schedule.horizon > 2**16 else 1
-        self._refresh_ids = torch.zeros(drawn // parts, dtype=torch.int64, device=device)
-        graphed = partial(Graphed, device=device, enabled=cuda_graphs)
+        # One large pass estimates anew; what is large, or has a memory, goes in the parts that also train it.
+        parts = config.minibatches if steps > 2**16 or policy.memory is not None else 1
+        self._refresh_ids = torch.zeros(self._units // parts, dtype=torch.int64, device=device)
+        graphed = partial(Graphed, device=device, enabled=cuda_graphs, pool=graph_pool(device))
         self._gather = graphed(partial(self._data.gather, self.returns if config.normalize_returns else None))
         gae = (config.gamma, config.gae_lambda, config.rho_clip, config.c_clip, config.normalize_advantage)
         self._estimate = graphed(partial(self._data.estimate, *gae))
@@ -150,38 +152,42 @@ class PPO:
         rate, entropy_coef = self._schedule_rates(progress)
         self._data.load(segments)
         self._gather()
+        # Segments that an older policy began have other probabilities than when they were recorded.
+        if config.rho_clip > 0 and not self.schedule.aligned:
+            self._refresh()
+        self._estimate()
+        summary = self._summary(rate, entropy_coef)
         self.stopped.zero_()
         self.optimizer.skipped.zero_()
         for epoch in range(config.update_epochs):
-            if config.rho_clip > 0 or (epoch and config.recompute_advantages):
+            if epoch and (config.recompute_advantages or config.rho_clip > 0):
                 self._refresh()
-            if not epoch or config.rho_clip > 0 or config.recompute_advantages:
                 self._estimate()
-            if not epoch:
-                summary = self._summary(rate, entropy_coef)
-            self._totals.zero_()
-            measured = epoch == config.update_epochs - 1 or config.target_kl > 0
-            train = self._train if measured else self._train_quietly
-            for ids, weights in self._draw(progress):
-                self._ids.copy_(ids)
-                if weights is not None:
-                    self._weights.copy_(weights)
-                train()
+            self._pass(progress, measured=epoch == config.update_epochs - 1 or config.target_kl > 0)
             if self.stopped.device.type == "cpu" and bool(self.stopped):
                 break  # free to ask on the CPU; elsewhere the optimiser skips what is left
-        self._after(segments, progress)
+        self._after(progress)
         means = (self._totals / config.minibatches).unbind()
         return dict(zip(_MEASURES, means, strict=True)) | summary | self._after_summary()
 
+    def _pass(self, progress: float, measured: bool) -> None:
+        """One gradient step on every part."""
+        self._totals.zero_()
+        train = self._train if measured else self._train_quietly
+        for ids, weights in self._draw(progress):
+            self._ids.copy_(ids)
+            if weights is not None:
+                self._weights.copy_(weights)
+            train()
+
     def _draw(self, progress: float) -> "list[tuple[Tensor, Tensor | None]]":
         """The parts of one pass: every step or segment exactly once, or segments by their priority."""
-        config, device = self.config, self.policy.device
-        n = self.schedule.segments if self._by_segment else self.schedule.segments * self.schedule.horizon
+        config = self.config
         if config.prio_alpha == 0:
-            order = torch.randperm(n, generator=self.generator, device=device)
+            order = torch.randperm(self._units, generator=self.generator, device=self.policy.device)
             return [(ids, None) for ids in order.chunk(config.minibatches)]
         beta = config.prio_beta + (1 - config.prio_beta) * progress
-        ids, weights = prioritized(self._data.priority, n, config.prio_alpha, beta, self.generator)
+        ids, weights = prioritized(self._data.priority, self._units, config.prio_alpha, beta, self.generator)
         return list(zip(ids.chunk(config.minibatches), weights.chunk(config.minibatches), strict=True))
 
     def _train_on_part(self, measured: bool) -> None:
@@ -216,7 +222,7 @@ class PPO:
         clipped = ratio.clamp(1 - config.clip, 1 + config.clip) * batch.advantage
         # d/d log π of −mean min(surrogate, clipped): −surrogate where it is the smaller, nothing elsewhere.
         weight = (surrogate <= clipped).mul(surrogate).mul_(batch.share).neg_()
-        has_bonus = config.entropy_coef > 0 or config.entropy_coef_final > 0
+        has_bonus = config.entropy_coef != 0 or config.entropy_coef_final != 0
         params_gradient = head.seed_gradient(saved, weight, batch.share, self._entropy_coef if has_bonus else None)
         self.policy.backward(done, params_gradient, self._value_gradient(done.value, batch))
         if measured:
@@ -246,10 +252,12 @@ class PPO:
     # Before the gradient steps ------------------------------------------------------------------
     def _refresh(self) -> None:
         """Values, and for V-trace the actions' probabilities, from the newest policy."""
-        n = self.schedule.segments if self._by_segment else self.schedule.segments * self.schedule.horizon
-        for ids in torch.arange(n, device=self.policy.device).split(len(self._refresh_ids)):
+        data, policy = self._data, self.policy
+        for ids in torch.arange(self._units, device=policy.device).split(len(self._refresh_ids)):
             self._refresh_ids.copy_(ids)
             self._refresh_part()
+        if policy.memory is None:
+            data.last_value.copy_(policy.value_of(data.following_inputs(), data.state))
 
     def _refresh_part_of_data(self) -> None:
         data, policy, ids = self._data, self.policy, self._refresh_ids
@@ -262,7 +270,6 @@ class PPO:
             data.last_value[ids] = policy.value_of(data.following_inputs(ids), done.memory.last_state)
         else:
             params, value, _ = policy.params_and_value_of(data.inputs(steps), data.state)
-            data.last_value.copy_(policy.value_of(data.following_inputs(), data.state))
         data.value.view(-1)[steps] = value
         if self.config.rho_clip > 0:
             action = data.steps.index_select(0, steps)[:, : policy.head.action_size]
@@ -277,7 +284,7 @@ class PPO:
         self._entropy_coef.fill_(entropy)
         return rate * self.rate_factor, entropy
 
-    def _after(self, segments: Segments, progress: float) -> None:
+    def _after(self, progress: float) -> None:
         head = self.policy.head
         if isinstance(head, GaussianHead):
             highest = math.e
@@ -285,10 +292,9 @@ class PPO:
                 start = self.policy.config.initial_std
                 highest = start * (self.config.std_final / start) ** (2 * progress - 1)
             head.limit_std(highest)
-        # After the update, so that acting and learning saw the same standardisation.
+        # After the update, so that learning sees the standardisation that acting saw.
         if self.policy.normalizer is not None:
-            obs = segments.obs.flatten(2).flatten(0, 1)
-            self.policy.normalizer.update(obs if segments.all_present else obs[segments.present.flatten()])
+            self.policy.normalizer.update(self._data.observations_of_agents())
 
     def _summary(self, rate: float, entropy_coef: float) -> dict[str, Tensor]:
         return {

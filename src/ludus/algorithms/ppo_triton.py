@@ -19,7 +19,7 @@ from triton.language import constexpr, tensor  # type: ignore[import-not-found,u
 
 MAX_LOGITS = 256
 _MEASURES = 5
-_TILE = 2048  # logits per program, at most
+_TILE = 1024  # logits per program, at most
 _TILE_ROWS = 128  # at most, so that few logits still make enough programs
 
 
@@ -132,7 +132,7 @@ def fused_loss(
     rows, choices = logits.shape
     shares = share if isinstance(share, Tensor) else None
     columns = (value, action, old_log_prob, advantage, returns, old_value, shares)
-    _check(logits, *(x for x in (*columns, entropy_coef) if x is not None))
+    _check(logits, [x for x in columns if x is not None], entropy_coef)
     tile_cols = triton.next_power_of_2(choices)
     tile_rows = min(_TILE // tile_cols, _TILE_ROWS)
     programs = triton.cdiv(rows, tile_rows)
@@ -147,8 +147,11 @@ def fused_loss(
     return grad_logits, grad_value, None if sums is None else sums.sum(1)
 
 
-def _check(logits: Tensor, *others: Tensor) -> None:
+def _check(logits: Tensor, columns: list[Tensor], entropy_coef: Tensor | None) -> None:
     if logits.shape[1] > MAX_LOGITS:
         raise ValueError(f"the fused loss takes {MAX_LOGITS} logits at most, not {logits.shape[1]}")
-    if logits.stride(1) != 1 or any(x.dtype != torch.float32 for x in (logits, *others)):
-        raise ValueError("the fused loss needs float32 tensors, and logits with contiguous rows")
+    if logits.stride(1) != 1 or any(x.numel() != len(logits) for x in columns):
+        raise ValueError("the fused loss needs logits with contiguous rows, and one number a row of all else")
+    tensors = [logits, *columns, *([] if entropy_coef is None else [entropy_coef])]
+    if any(x.dtype != torch.float32 or x.device != logits.device for x in tensors):
+        raise ValueError("the fused loss needs float32 tensors on one device")

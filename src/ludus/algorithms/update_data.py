@@ -1,6 +1,7 @@
 """What an update works on: the segments of a rollout, gathered once, with advantages and value targets."""
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from ludus.algorithms.return_scale import ReturnScale
 from ludus.buffers.segments import Segments, SegmentSchedule, Track
 from ludus.policies.policy import Policy
 
+_PART = 2**16  # steps that are gathered at a time
 _LOG_PROB, _ADVANTAGE, _RETURN, _VALUE, _PRESENT = range(5)  # columns of `steps`, after the action's
 
 
@@ -58,13 +60,15 @@ class UpdateData:
         self.done.copy_(done)
         self.final_value.copy_(recorded.final_value)
         self.value.copy_(recorded.value)
+        self.log_prob.copy_(recorded.log_prob)
         self.last_value.copy_(self.track.value.index_select(0, self.following))
         self.keep[1:] = (present & ~done)[:-1]
         self.steps[:, : self.policy.head.action_size] = recorded.action.flatten(0, 1)
-        for column, values in ((_LOG_PROB, recorded.log_prob), (_VALUE, self.value), (_PRESENT, present)):
+        for column, values in ((_LOG_PROB, self.log_prob), (_VALUE, self.value), (_PRESENT, present)):
             self._number(column).copy_(values)
         if self.policy.normalizer is not None:
-            self.x.copy_(self.policy.prepare(self.track.obs.index_select(0, self.places.flatten())))
+            for x, obs in zip(self.x.split(_PART), self.observations(), strict=True):
+                x.copy_(self.policy.prepare(obs))
 
     def estimate(self, gamma: float, gae_lambda: float, rho_clip: float, c_clip: float, normalize: bool) -> None:
         """Advantages and value targets from the present values, and the priorities that follow."""
@@ -86,7 +90,20 @@ class UpdateData:
 
     def explained_variance(self) -> Tensor:
         returns, value = self._number(_RETURN), self._number(_VALUE)
-        return 1 - (returns - value).var() / (returns.var() + 1e-12)
+        present = None if self.all_present else self._number(_PRESENT)
+        return 1 - _moments(returns - value, present)[1] / (_moments(returns, present)[1] + 1e-12)
+
+    def observations(self) -> Iterator[Tensor]:
+        """[n, *obs] as they were seen, in parts: a copy of all of them would be as large as the record."""
+        assert self.track is not None
+        for places in self.places.flatten().split(_PART):
+            yield self.track.obs.index_select(0, places)
+
+    def observations_of_agents(self) -> Iterator[Tensor]:
+        """The same, where an agent was present to see them."""
+        present = self._number(_PRESENT).flatten().bool().split(_PART)
+        for obs, seen in zip(self.observations(), present, strict=True):
+            yield obs if self.all_present else obs[seen]
 
     # Parts of it ----------------------------------------------------------------------------------
     def steps_of(self, segments: Tensor) -> Tensor:
@@ -137,15 +154,23 @@ def prioritized(
 
     With beta = 1 the weighted mean over the draws is an unbiased estimate of the mean over all segments.
     """
-    mass = priority.double().pow(alpha) + 1e-12  # where all advantages are 0, all are alike
+    # Where all advantages are 0, all are alike; one that is not finite is left to the optimiser's guard.
+    mass = priority.double().nan_to_num(posinf=0.0).pow(alpha) + 1e-12
     p = mass / mass.sum()
     ids = torch.multinomial(p, draws, replacement=True, generator=generator)
     return ids, (p[ids] * len(p)).pow(-beta).to(priority.dtype)
 
 
 def _standardized(x: Tensor, present: Tensor | None) -> Tensor:
+    mean, variance = _moments(x, present)
+    return (x - mean) / (variance.sqrt() + 1e-8)
+
+
+def _moments(x: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean and variance over the steps at which an agent was present; None: at all."""
     if present is None:
-        return (x - x.mean()) / (x.std() + 1e-8)
+        variance, mean = torch.var_mean(x)
+        return mean, variance
     n = present.sum().clamp(min=2.0)
-    centered = x - (x * present).sum() / n
-    return centered / (((centered * present).square().sum() / (n - 1)).sqrt() + 1e-8)
+    mean = (x * present).sum() / n
+    return mean, ((x - mean).square() * present).sum() / (n - 1)

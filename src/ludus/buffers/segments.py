@@ -6,8 +6,8 @@ spread evenly, and what is half recorded when an update is due is finished in th
 taken when follows from two numbers alone (`SegmentSchedule`), so nothing is ever spliced, lost or taken twice.
 """
 
-import math
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ class SegmentSchedule:
     """The arithmetic of segments. Times count the steps of a row since the beginning of the run.
 
     Segment i, in the order of completion, belongs to row i mod rows and is that row's (i div rows)-th. Where the
-    rows divide the segments of an update, all begin at time 0; elsewhere row r begins at r · horizon div rows.
+    rows divide the segments of an update, all begin at time 0; elsewhere segment i at i · horizon div rows.
     """
 
     rows: int
@@ -31,16 +31,16 @@ class SegmentSchedule:
     def aligned(self) -> bool:
         return self.segments % self.rows == 0
 
-    def begin(self, row: int) -> int:
-        """The time at which a row's first segment begins; steps before it are not used."""
-        return 0 if self.aligned else row * self.horizon // self.rows
-
-    def start(self, segment: int) -> int:
-        return self.begin(segment % self.rows) + segment // self.rows * self.horizon
+    def start(self, segment: Any) -> Any:
+        """When a segment begins, of one number or of a tensor of them. A row uses no step before its first one."""
+        if self.aligned:
+            return segment // self.rows * self.horizon
+        return segment * self.horizon // self.rows
 
     def end(self, update: int) -> int:
         """The time at which the segments of update 0, 1, … are complete."""
-        return self.start((update + 1) * self.segments - 1) + self.horizon
+        last: int = self.start((update + 1) * self.segments - 1)
+        return last + self.horizon
 
     def steps(self, update: int) -> int:
         """Steps of every row between the update before and this one."""
@@ -57,8 +57,8 @@ class SegmentSchedule:
     @property
     def columns(self) -> int:
         """Times that must be kept at once: from the oldest segment not yet used to what follows the newest."""
-        period = self.rows // math.gcd(self.rows, self.segments)
-        return max(self.end(u) - self.start(u * self.segments) for u in range(period)) + 1
+        between = self.segments - self.rows if self.aligned else self.segments - 1
+        return -(-between * self.horizon // self.rows) + self.horizon + 1
 
     @property
     def starts_per_row(self) -> int:
@@ -129,7 +129,7 @@ class SegmentBuffer:
         starting = self.schedule.starting_rows(self.time)
         first, stop = max(starting.start, rows.start), min(starting.stop, rows.stop)
         if first < stop and self._starts.shape[-1]:
-            number = (self.time - self.schedule.begin(first)) // self.schedule.horizon
+            number = (self.time - self.schedule.start(first)) // self.schedule.horizon
             self._starts[number % len(self._starts), first:stop] = state[first - rows.start : stop - rows.start]
 
     def write(self, rows: slice, column: int | Tensor, **values: Tensor) -> None:
@@ -147,9 +147,7 @@ class SegmentBuffer:
         first = update * schedule.segments
         number = torch.arange(first, first + schedule.segments, device=self.device)
         row, nth = number % schedule.rows, number // schedule.rows
-        begin = torch.zeros_like(row) if schedule.aligned else row * schedule.horizon // schedule.rows
-        start = begin + nth * schedule.horizon
-        time = start + torch.arange(schedule.horizon + 1, device=self.device)[:, None]
+        time = schedule.start(number) + torch.arange(schedule.horizon + 1, device=self.device)[:, None]
         places = time % columns * schedule.rows + row
         state = self._starts[nth % len(self._starts), row]
         return Segments(self._flat, places[:-1], places[-1], state, self.all_present)

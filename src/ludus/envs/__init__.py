@@ -58,7 +58,7 @@ def make_groups(config: EnvConfig, groups: int, device: torch.device | str = "cp
     """The training environments in equal groups, which share the worker processes out among them."""
     shared = config
     if isinstance(config, GymConfig | PettingZooConfig):
-        shared = dataclasses.replace(config, workers=-(-config.workers // groups))
+        shared = dataclasses.replace(config, workers=max(config.workers // groups, min(config.workers, 1)))
     return [make_vec_env(shared, config.num_envs // groups, device=device) for _ in range(groups)]
 
 

@@ -40,7 +40,7 @@ def make_custom(config: VecConfig, num_envs: int, device: torch.device | str, ev
         raise
     except Exception as error:
         raise EnvError(f"vec:{config.factory} could not be made: {type(error).__name__}: {error}") from error
-    _check_contract(env, config.factory, num_envs)
+    _check_contract(env, config.factory, num_envs, torch.device(device))
     return env
 
 
@@ -67,7 +67,7 @@ def _arguments(
     return arguments
 
 
-def _check_contract(env: Any, factory: str, num_envs: int) -> None:
+def _check_contract(env: Any, factory: str, num_envs: int, device: torch.device) -> None:
     what = f"vec:{factory} makes"
     if not isinstance(env, VecEnv):
         raise ConfigError(f"{what} a {type(env).__name__}; it must be a ludus.envs.vec.VecEnv.")
@@ -81,6 +81,8 @@ def _check_contract(env: Any, factory: str, num_envs: int) -> None:
             f"{what} a VecEnv whose action_space is {env.action_space}; it must be a Box, Discrete or "
             "MultiDiscrete, of one row."
         )
+    if env.device.type not in ("cpu", device.type):
+        raise ConfigError(f"{what} a VecEnv on {env.device}; train with --device {env.device.type}.")
     if env.num_rows != num_envs * env.agents_per_env:
         raise ConfigError(
             f"{what} a VecEnv of {env.num_rows} rows; {num_envs} environments of {env.agents_per_env} "

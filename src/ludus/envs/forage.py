@@ -54,7 +54,7 @@ class ForageConfig:
     """Berries of each colour on a map."""
     episode_length: int = 32
     """Steps of an episode."""
-    cue_length: int = 8
+    cue_length: int = 6
     """Steps at the start of an episode during which the paying colour is shown."""
     map: Literal["open", "pillars", "rooms"] = "open"
     """Walls inside the border: none, single pillars, or four rooms with doors."""

@@ -2,7 +2,8 @@
 
 A row is one agent in one environment (rows = environments × agents). Everything is a tensor whose
 first dimension is the rows. An ended episode restarts inside the same step: `obs` is then the first
-observation of the new episode and `final_obs` the last one of the old, so no row is ever a filler.
+observation of the new episode and `final_obs` the last one of the old, so no step is a filler. A row
+may be without an agent for a while (`VecEnv.present`).
 """
 
 from abc import ABC, abstractmethod
@@ -58,7 +59,7 @@ class VecEnv(ABC):
 
     @abstractmethod
     def begin_step(self, action: Tensor) -> None:
-        """Hand over one action a row, in the units of `action_space`."""
+        """Hand over one action a row, in the units of `action_space`. It is the environment's until `end_step`."""
 
     @abstractmethod
     def end_step(self) -> Step:

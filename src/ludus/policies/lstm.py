@@ -23,7 +23,7 @@ class Run:
     x: Tensor  # [T · n, inputs]
     gates: Tensor  # [T, n, 4 H] i, f, o, g
     c: Tensor  # [T, n, H]
-    tanh_c: Tensor  # [T, n, H]
+    tanh_c: Tensor  # [T, n, H]; empty on a GPU
     h: Tensor  # [T, n, H]
     h0: Tensor  # [n, H] before the first step
     c0: Tensor  # [n, H]
@@ -50,11 +50,11 @@ class LSTM(nn.Module):
         self.weight_x = nn.Parameter(torch.empty(4 * size, inputs))
         self.weight_h = nn.Parameter(torch.empty(4 * size, size))
         self.bias = nn.Parameter(torch.empty(4 * size))
-        self._spaces: dict[tuple[int, int, torch.dtype], Run] = {}
+        self._spaces: dict[tuple[int, int, torch.dtype, torch.device], tuple[Tensor, ...]] = {}
         self.initialise()
 
     def initialise(self) -> None:
-        """Orthogonal, gate by gate; the forget gates begin half open, so that a state lasts some steps."""
+        """Orthogonal, gate by gate; the forget gates begin open, so that a state lasts some steps."""
         for weight in (self.weight_x, self.weight_h):
             for gate in weight.data.chunk(4):
                 nn.init.orthogonal_(gate)
@@ -83,12 +83,11 @@ class LSTM(nn.Module):
     # Whole segments -----------------------------------------------------------------------------
     def run(self, x: Tensor, state: Tensor, keep: Tensor) -> Run:
         """[T · n, inputs] time first, [n, 2 H] before the first step, [T, n]."""
-        steps, n = keep.shape
-        done = self._space(steps, n, x)
         h0, c0 = state.split(self.size, dim=1)
-        done.x, done.keep, done.h0, done.c0 = x, keep, h0, c0
         # On a GPU asking would wait for the device; there every step multiplies by `keep`.
-        done.resets = (keep == 0).any(1).tolist() if keep.device.type == "cpu" else [True] * steps
+        resets = (keep == 0).any(1).tolist() if keep.device.type == "cpu" else [True] * len(keep)
+        gates, c, tanh_c, h = self._space(keep.shape[0], keep.shape[1], x)
+        done = Run(x, gates, c, tanh_c, h, h0, c0, keep, resets)
         torch.mm(x, self.weight_x.t(), out=done.gates.flatten(0, 1)).add_(self.bias)
         if _kernels_for(x):
             from ludus.policies import lstm_triton
@@ -152,16 +151,18 @@ class LSTM(nn.Module):
                 dh *= keep
         return grad_gates
 
-    def _space(self, steps: int, n: int, x: Tensor) -> Run:
-        """Memory for a pass, allocated once a shape: fresh large tensors would cost as much as the arithmetic."""
-        key = (steps, n, x.dtype)
-        if key not in self._spaces or self._spaces[key].gates.device != x.device:
+    def _space(self, steps: int, n: int, x: Tensor) -> tuple[Tensor, ...]:
+        """Room for gates, c, tanh c and h of a pass, allocated once a shape and used by every pass of it.
+
+        Fresh large tensors would cost as much as the arithmetic.
+        """
+        key = (steps, n, x.dtype, x.device)
+        if key not in self._spaces:
+            widths = (4, 1, 0 if _kernels_for(x) else 1, 1)
             with torch.inference_mode(False):  # usable in any mode
-                gates, c, tanh_c, h = (
-                    torch.empty((steps, n, width * self.size), dtype=x.dtype, device=x.device)
-                    for width in (4, 1, 1, 1)
+                self._spaces[key] = tuple(
+                    torch.empty((steps, n, width * self.size), dtype=x.dtype, device=x.device) for width in widths
                 )
-            self._spaces[key] = Run(x, gates, c, tanh_c, h, x, x, x, [])
         return self._spaces[key]
 
 

@@ -1,9 +1,9 @@
 """Running mean and variance of observations, kept inside the policy so that nothing can forget them."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
-
-_PART = 2**16  # observations merged at a time
 
 
 class ObsNormalizer(nn.Module):
@@ -29,11 +29,12 @@ class ObsNormalizer(nn.Module):
         return ((obs - self._shift) * self._scale).clamp(-self.clip, self.clip)
 
     @torch.no_grad()
-    def update(self, obs: Tensor) -> None:
-        """Merge the moments of `obs` [..., *shape], in parts: float64 copies of a large rollout would be huge."""
-        for part in obs.reshape(-1, *self.mean.shape).split(_PART):
-            self._merge(part.double())
-        variance = self.m2 / self.count
+    def update(self, parts: Iterable[Tensor]) -> None:
+        """Merge the moments of observations, each part [n, ...]."""
+        for part in parts:
+            if len(part):
+                self._merge(part.reshape(len(part), *self.mean.shape).double())
+        variance = self.m2 / self.count.clamp(min=1)
         self._shift.copy_(self.mean)
         # An input that never changes carries nothing; dividing by its rounding noise would make it loud.
         self._scale.copy_(torch.where(variance > 1e-10, (variance + 1e-8).rsqrt(), 1.0))

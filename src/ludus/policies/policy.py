@@ -204,13 +204,14 @@ class Actor:
         params, self._state = policy.params_of(policy.prepare(batch), self._state)
         action = policy.head.to_env(self._choose(params))
         action = action[0] if single else action
-        return action if isinstance(obs, Tensor) else action.cpu().numpy()
+        return action.to(obs.device) if isinstance(obs, Tensor) else action.cpu().numpy()
 
     def _choose(self, params: Tensor) -> Tensor:
         head = self.policy.head
         if self.deterministic:
             return head.mode(params)
-        return head.sample(params, head.noise(params.shape[:-1], self.generator or torch.default_generator))
+        noise = head.noise(params.shape[:-1], self.generator or torch.default_generator)
+        return head.sample(params, noise.to(params.device))
 
     def forget(self, ended: Any = None) -> None:
         """An episode ended in the rows where `ended` is true, or in all."""

@@ -26,7 +26,7 @@ class Timing:
 
 
 class _Group:
-    """One group of environments and where its rows are. The tensors stay in place: a CUDA graph may hold them."""
+    """One group of environments and where its rows are. On a GPU the tensors stay in place, as graphs need."""
 
     def __init__(self, env: VecEnv, first_row: int, policy: Policy, seed: int) -> None:
         device = policy.device
@@ -114,6 +114,7 @@ class Collector:
         """Step until the segments of update 0, 1, … are complete, and return them."""
         steps = self.schedule.end(update) - self.buffer.time
         self._draw_noise(steps)
+        start = time.perf_counter()
         if self._on_device:
             self._collect_on_device(steps, on_step)
         else:
@@ -121,6 +122,8 @@ class Collector:
         self._look_ahead()
         segments = self.buffer.take(update)
         _refuse_non_finite(segments, self.schedule.rows, self.groups[0].env.name)
+        if self._on_device:  # the check has waited for the device: acting and simulating cannot be told apart
+            self.timing.act += time.perf_counter() - start
         return segments
 
     def _draw_noise(self, steps: int) -> None:

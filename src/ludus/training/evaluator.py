@@ -51,21 +51,23 @@ def evaluate(
     deterministic: bool,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
-    """Run `episodes` episodes, shared out evenly over the rows.
+    """Run `episodes` episodes, shared out evenly over the environments.
 
-    Every row plays a number of episodes fixed beforehand: taking the first that end, whichever the row,
-    would favour short ones.
+    Every environment plays a number of episodes fixed beforehand, and all its agents count: taking the first that
+    end, whichever the row, would favour short ones. With several agents the number is rounded up to whole ones.
     """
     actor = policy.actor(deterministic, torch.Generator(device=policy.device).manual_seed(seed))
-    rows = env.num_rows
-    left = torch.tensor([episodes // rows + (row < episodes % rows) for row in range(rows)])
+    rows, agents = env.num_rows, env.agents_per_env
+    wanted, envs = -(-episodes // agents), rows // agents
+    share = torch.tensor([wanted // envs + (i < wanted % envs) for i in range(envs)])
+    left = share.repeat_interleave(agents)
     returns, lengths = torch.zeros(rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.int64)
     result = Evaluation()
     obs, nobody = env.reset(seed), 0
     while bool((left > 0).any()) and nobody < LONGEST_ABSENCE and not should_stop():
         present = None if env.present is None else env.present.cpu().clone()
         nobody = 0 if present is None or bool(present[left > 0].any()) else nobody + 1
-        step = env.step(actor.act(obs).to(env.device))
+        step = env.step(actor.act(obs))
         obs = step.obs
         actor.forget(step.done if present is None else step.done | ~present.to(step.done.device))
         returns += step.reward.cpu()
@@ -79,6 +81,8 @@ def evaluate(
         _count(result, done & (left > 0), returns, lengths, step.metrics)
         left -= done.int()
         returns[done], lengths[done] = 0.0, 0
+    if not result.returns and not should_stop():
+        raise EnvError(f"No episode ended in {env.name}: its agents stayed away for {LONGEST_ABSENCE:,} steps.")
     return result
 
 

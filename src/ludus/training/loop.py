@@ -81,8 +81,8 @@ class Trainer:
         self.plan = make_plan(config, rows=sum(env.num_rows for env in groups))
         self.policy = make_policy(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
         schedule, graphs = self.plan.schedule, config.cuda_graphs
-        self.memory = plan_memory(self.policy, schedule, config.ppo.minibatches, config.groups)
-        refuse_what_cannot_fit(self.memory, device)
+        self.memory_plan = plan_memory(self.policy, schedule, config.ppo.minibatches, config.groups)
+        refuse_what_cannot_fit(self.memory_plan, device)
         self.ppo = PPO(self.policy, config.ppo, schedule, config.seed, graphs)
         self.collector = Collector(groups, self.policy, schedule, config.ppo.gamma, config.seed, graphs)
         self._eval_env: VecEnv | None = None
@@ -92,7 +92,7 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """Environment steps taken."""
+        """Environment steps trained on."""
         return self.counters.iteration * self.plan.steps_per_iteration
 
     @property
@@ -134,11 +134,12 @@ class Trainer:
         plan, done = self.plan, self.counters.iteration
         progress = done / plan.total_iterations
         self.collector.set_progress(progress)
-        segments = self.collector.collect(done, lambda t: self._show_progress(t))
+        segments = self.collector.collect(done, self._show_progress)
         started = time.perf_counter()
         metrics = self.ppo.update(segments, progress)
+        healthy = self._healthy(metrics, segments)  # which on a GPU waits for the update
         self._learn_seconds += time.perf_counter() - started
-        if not self._healthy(metrics, segments):
+        if not healthy:
             self._roll_back()
             return True
         self.counters.iteration += 1
@@ -293,7 +294,9 @@ class Trainer:
                 self.collector.load_state(state["collector"])
             else:
                 self.collector.begin_at(self.counters.iteration)
-                self.console.warning("This is an emergency checkpoint: the environments start new episodes.")
+                self.console.warning(
+                    "This is an emergency checkpoint: what the environments were doing is not in it."
+                )
         except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
             raise CheckpointError(
                 f"{checkpoint} does not fit its run's configuration: {type(error).__name__}: {error}"
@@ -346,7 +349,10 @@ class Trainer:
 
 def find_device(name: str) -> torch.device:
     try:
-        return torch.zeros(1, device=name).device
+        device = torch.zeros(1, device=name).device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # streams, graphs and kernels go to the present one
+        return device
     except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
         reason = str(error).splitlines()[0]
         raise ConfigError(

@@ -56,8 +56,8 @@ def _numbers_of_a_step(policy: Policy) -> int:
     encoders = 1 if policy.value_encoder is None else 2
     numbers = inputs + encoders * sum(hidden) + 2 * max(hidden, default=0)  # outputs, and two gradients at a time
     if policy.memory is not None:
-        # Gates and their gradients; c, h, its tanh and the state before; the gradients of output and input.
-        numbers += (4 + 4 + 4 + 1) * policy.memory.size + policy.memory.inputs
+        # Gates and their gradients; c, h and h before; the gradients of output and input; on a CPU the tanh of c.
+        numbers += (4 + 4 + 3 + 1 + (policy.device.type == "cpu")) * policy.memory.size + policy.memory.inputs
     head = policy.head.linear.out_features
     return numbers + 6 * head + 12 + policy.head.action_size + 5
 
