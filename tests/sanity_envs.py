@@ -26,6 +26,7 @@ class Task(VecEnv):
     device = torch.device("cpu")
     symbols = 2
     truncate = False  # else episodes terminate
+    end_chance = 0.0  # above 0, each step may be the last, unforeseen, and `length` does not matter
 
     def __init__(self, num_envs: int, length: int, seen: int, actions: int, agents: int, evaluation: bool) -> None:
         self.num_envs, self.num_rows, self.agents_per_env = num_envs, num_envs * agents, agents
@@ -70,6 +71,9 @@ class Task(VecEnv):
         self.action = action.clone()
 
     def end_step(self) -> Step:
+        if self.end_chance > 0:
+            over = torch.rand(self.num_rows, generator=self.random) < self.end_chance
+            self.left = torch.where(over, 1, 2)
         here = self.here
         reward = torch.where(here, self.pay(self.action), 0.0)
         self.left = self.left - 1
@@ -108,22 +112,30 @@ class Task(VecEnv):
 
 
 class Recall(Task):
-    """The symbol is seen in the first step, then nothing for `delay` steps; in the last it must be named."""
+    """The symbol is seen in the first step, then nothing for `delay` steps; in the last it must be named.
 
-    def __init__(self, num_envs: int, delay: int, symbols: int, agents: int, evaluation: bool) -> None:
+    While it waits, a row gets up to ± `wage` a step in training, whatever it does, depending on the symbol. It makes
+    the value of every step depend on the symbol. Without it nothing in a segment that has neither the first step
+    nor the last teaches the memory to hold it, and gradients do not reach from one segment into another.
+    """
+
+    def __init__(
+        self, num_envs: int, delay: int, symbols: int, agents: int, evaluation: bool, wage: float = 0.0
+    ) -> None:
         super().__init__(num_envs, delay + 1, symbols + 1, symbols, agents, evaluation)
-        self.symbols = symbols
+        self.symbols, self.wage = symbols, 0.0 if evaluation else wage
 
     def observe(self) -> Tensor:
         shown = one_hot(self.symbol, self.symbols) * self.fresh[:, None]
         return torch.cat([shown, self.last[:, None]], dim=1).float()
 
     def pay(self, action: Tensor) -> Tensor:
-        return (self.last & (action == self.symbol)).float()
+        waiting = self.wage * (2 * self.symbol / (self.symbols - 1) - 1)
+        return torch.where(self.last, (action == self.symbol).float(), waiting)
 
 
-def make_recall(num_envs: int, delay: int, symbols: int = 2, evaluation: bool = False) -> Task:
-    return Recall(num_envs, delay, symbols, 1, evaluation)
+def make_recall(num_envs: int, delay: int, symbols: int = 2, wage: float = 0.0, evaluation: bool = False) -> Task:
+    return Recall(num_envs, delay, symbols, 1, evaluation, wage)
 
 
 def make_half_absent(num_envs: int, delay: int, late: bool, evaluation: bool = False) -> Task:
@@ -199,14 +211,16 @@ def make_promise(num_envs: int, delay: int, evaluation: bool = False) -> Task:
 
 
 class Wage(Task):
-    """Reward 1 a step, whatever is done. Whether time ran out or the task ended decides what that is worth."""
+    """Reward 1 a step, whatever is done, for five steps: exactly, and the task ends; or on average, and time runs out.
+
+    Time runs out unforeseen, so that whatever has been seen, the future is worth the same.
+    """
 
     def __init__(self, num_envs: int, truncate: bool, evaluation: bool) -> None:
         super().__init__(num_envs, length=5, seen=1, actions=2, agents=1, evaluation=evaluation)
-        self.truncate = truncate
+        self.truncate, self.end_chance = truncate, 0.2 if truncate else 0.0
 
     def observe(self) -> Tensor:
-        """How much is left; one that is truncated cannot know it."""
         left = torch.ones(self.num_rows) if self.truncate else self.left / self.length
         return left[:, None]
 
@@ -216,3 +230,22 @@ class Wage(Task):
 
 def make_wage(num_envs: int, truncate: bool, evaluation: bool = False) -> Task:
     return Wage(num_envs, truncate, evaluation)
+
+
+class Debut(Task):
+    """Nothing is ever seen. Action 1 is right in the first step of an episode, 0 in the others, which are as many."""
+
+    end_chance = 0.5
+
+    def __init__(self, num_envs: int, evaluation: bool) -> None:
+        super().__init__(num_envs, length=4, seen=1, actions=2, agents=1, evaluation=evaluation)
+
+    def observe(self) -> Tensor:
+        return torch.ones((self.num_rows, 1))
+
+    def pay(self, action: Tensor) -> Tensor:
+        return (action == self.fresh).float()
+
+
+def make_debut(num_envs: int, evaluation: bool = False) -> Task:
+    return Debut(num_envs, evaluation)

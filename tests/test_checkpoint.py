@@ -97,7 +97,7 @@ def test_names_with_slashes_do_not_overwrite_each_other() -> None:
 # A checkpoint ---------------------------------------------------------------------------------------
 def test_a_checkpoint_gives_back_policy_and_state_bit_for_bit(tmp_path: Path) -> None:
     policy = make_policy(3)
-    policy.normalizer.update(torch.randn(50, 3))
+    policy.normalizer.update([torch.randn(50, 3)])
     state = {"rng": torch.Generator().manual_seed(4).get_state(), "list": [1.1, {"x": torch.ones(2).double()}]}
     path = save_checkpoint(tmp_path, 12, policy, state)
     assert path == tmp_path / "step_000000012"

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ludus.algorithms.advantage import generalized_advantage, next_values
 from ludus.algorithms.optimizer import FlatAdam
-from ludus.algorithms.ppo import PPO, Batch, PPOConfig
+from ludus.algorithms.ppo import PPO, PPOConfig
+from ludus.algorithms.ppo_loss import Batch
 from ludus.algorithms.return_scale import ReturnScale
 from ludus.algorithms.update_data import prioritized
 from ludus.buffers.segments import SegmentBuffer, Segments, SegmentSchedule

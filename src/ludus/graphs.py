@@ -64,7 +64,8 @@ class Graphed:
                 self._work()
         except RuntimeError as error:
             raise LudusError(
-                "A step cannot be recorded as a CUDA graph, because something in it waits for the GPU. An environment "
-                f"that does must not say capturable = True; --no-cuda-graphs trains without graphs. ({error})"
+                "A step cannot be recorded as a CUDA graph, because something in it waits for the GPU. An "
+                "environment that does must not say capturable = True; --no-cuda-graphs trains without graphs. "
+                f"({error})"
             ) from error
         self._graph = graph

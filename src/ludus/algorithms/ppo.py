@@ -4,19 +4,20 @@
     loss = −mean min(ratio · A, clip(ratio, 1 ± ε) · A) + c_v · mean (V − R)² − c_e · mean entropy
 
 The derivative of that loss with respect to the networks' outputs is short, so it is written out
-(`_step`), and the policy takes it from there through its layers. Nothing inside an update waits for a
-value from the device: stops and skips are flags that the optimiser reads there.
+(`ppo_loss.py`), and the policy takes it from there through its layers. Nothing inside an update waits
+for a value from the device: stops and skips are flags that the optimiser reads there.
 """
 
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ludus.algorithms.optimizer import FlatAdam
+from ludus.algorithms.ppo_loss import KL, Batch, loss_gradient
 from ludus.algorithms.return_scale import ReturnScale
 from ludus.algorithms.update_data import UpdateData, prioritized
 from ludus.buffers.segments import Segments, SegmentSchedule
@@ -80,20 +81,6 @@ class PPOConfig:
     """Wanted divergence of an iteration's policies; 0 ignores it."""
     kl_control: Literal["stop", "adapt"] = "stop"
     """Above 1.5 × target_kl, stop the iteration's updates; or adapt the step size between iterations."""
-
-
-class Batch(NamedTuple):
-    """A minibatch of steps; with a memory of whole segments, time first."""
-
-    x: Tensor  # [n, obs] prepared
-    action: Tensor  # [n, action]
-    old_log_prob: Tensor  # [n]
-    advantage: Tensor  # [n]
-    returns: Tensor  # [n] value targets
-    old_value: Tensor  # [n]
-    share: float | Tensor  # of the mean: 1 / n, or [n] with 0 where no agent was present
-    state: Tensor  # [segments, state] of the memory before the first step
-    keep: Tensor | None  # [horizon, segments] 0 where the memory was reset before a step
 
 
 # Means over the last pass of an iteration.
@@ -213,41 +200,20 @@ class PPO:
 
     def _step(self, batch: Batch, measured: bool) -> None:
         """One gradient step."""
-        config, head = self.config, self.policy.head
-        done = self.policy.forward_pass(batch.x, batch.state, batch.keep)
-        log_prob, saved = head.score(done.params, batch.action)
-        log_ratio = log_prob - batch.old_log_prob
-        ratio = log_ratio.exp()
-        surrogate = ratio * batch.advantage
-        clipped = ratio.clamp(1 - config.clip, 1 + config.clip) * batch.advantage
-        # d/d log π of −mean min(surrogate, clipped): −surrogate where it is the smaller, nothing elsewhere.
-        weight = (surrogate <= clipped).mul(surrogate).mul_(batch.share).neg_()
-        has_bonus = config.entropy_coef != 0 or config.entropy_coef_final != 0
-        params_gradient = head.seed_gradient(saved, weight, batch.share, self._entropy_coef if has_bonus else None)
-        self.policy.backward(done, params_gradient, self._value_gradient(done.value, batch))
-        if measured:
-            kl = ((ratio - 1 - log_ratio) * batch.share).sum()
-            if config.target_kl > 0 and config.kl_control == "stop":
-                torch.maximum(self.stopped, (kl > 1.5 * config.target_kl).float(), out=self.stopped)
-        norm = self.optimizer.step(self._rate, self.stopped if config.target_kl > 0 else None)
-        if measured:
-            value_loss = (done.value - batch.returns).square()
-            clip_fraction = ((ratio - 1).abs() > config.clip).float()
-            policy_loss = -torch.minimum(surrogate, clipped)
-            means = torch.stack([policy_loss, value_loss, head.entropy(done.params), clip_fraction])
-            policy_loss, value_loss, entropy, clip_fraction = (means * batch.share).sum(1).unbind()
-            self._totals += torch.stack([policy_loss, value_loss, entropy, kl, clip_fraction, norm])
-
-    def _value_gradient(self, value: Tensor, batch: Batch) -> Tensor:
-        """d/d V of c_v · mean (V − R)², or of the larger of that and the clipped error."""
         config = self.config
-        gradient = (value - batch.returns).mul_(2 * config.value_coef).mul_(batch.share)
-        if config.value_clip > 0:
-            moved = value - batch.old_value
-            clipped = batch.old_value + moved.clamp(-config.value_clip, config.value_clip)
-            further = (clipped - batch.returns).abs() > (value - batch.returns).abs()
-            gradient.masked_fill_((moved.abs() > config.value_clip) & further, 0.0)
-        return gradient
+        done = self.policy.forward_pass(batch.x, batch.state, batch.keep)
+        has_bonus = config.entropy_coef != 0 or config.entropy_coef_final != 0
+        bonus, limits = (
+            self._entropy_coef if has_bonus else None,
+            (config.clip, config.value_clip, config.value_coef),
+        )
+        seed = loss_gradient(self.policy.head, done.params, done.value, batch, bonus, *limits, measured)
+        self.policy.backward(done, seed.params, seed.value)
+        if seed.means is not None and config.target_kl > 0 and config.kl_control == "stop":
+            torch.maximum(self.stopped, (seed.means[KL] > 1.5 * config.target_kl).float(), out=self.stopped)
+        norm = self.optimizer.step(self._rate, self.stopped if config.target_kl > 0 else None)
+        if seed.means is not None:
+            self._totals += torch.cat([seed.means, norm[None]])
 
     # Before the gradient steps ------------------------------------------------------------------
     def _refresh(self) -> None:

@@ -7,6 +7,7 @@ One set of weights serves acting (`step`) and learning (`run` and `backward` ove
 not depend on the step before, the products with W_x and every weight's gradient, is one large product.
 """
 
+import importlib.util
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 _aten = torch.ops.aten
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 @dataclass
@@ -180,7 +182,7 @@ def _cell(gates: Tensor, c: Tensor, new_h: Tensor, new_c: Tensor, tanh_c: Tensor
 
 def _kernels_for(x: Tensor) -> bool:
     """On a GPU the recurrence runs in kernels of its own, which autograd does not see."""
-    return x.is_cuda and x.dtype == torch.float32 and not torch.is_grad_enabled()
+    return _HAS_TRITON and x.is_cuda and x.dtype == torch.float32 and not torch.is_grad_enabled()
 
 
 def _precision() -> Literal["float32", "tf32", "bf16"]:
