@@ -1,4 +1,4 @@
-"""Tiny tasks, each unsolvable under one typical bug of recurrent, multi-agent or segment PPO. All batched in torch.
+"""Tiny tasks, each unsolvable under a typical bug of recurrent, multi-agent or segment PPO, batched in torch.
 
 `vec:sanity_envs:make_…` trains on them. What a policy can reach at best, and without a memory, is known exactly.
 """
@@ -85,9 +85,8 @@ class Task(VecEnv):
     def _go_on(self) -> None:
         self.left = torch.where(self.left == 0, self.length, self.left)
         self.fresh = self.left == self.enter
-        self.symbol = torch.where(
-            self.fresh, self.draw_symbols(), self.symbol
-        )  # drawn by all: rows stay independent
+        # All draw, also those that need none: so no row's luck depends on what others do.
+        self.symbol = torch.where(self.fresh, self.draw_symbols(), self.symbol)
         self.noted = torch.where(self.fresh, 0, self.noted)
         self._say_who_is_present()
 
@@ -114,9 +113,9 @@ class Task(VecEnv):
 class Recall(Task):
     """The symbol is seen in the first step, then nothing for `delay` steps; in the last it must be named.
 
-    While it waits, a row gets up to ± `wage` a step in training, whatever it does, depending on the symbol. It makes
-    the value of every step depend on the symbol. Without it nothing in a segment that has neither the first step
-    nor the last teaches the memory to hold it, and gradients do not reach from one segment into another.
+    While it waits, a row gets up to ± `wage` a step in training, by its symbol and whatever it does, so that the
+    value of every step depends on the symbol. A delay of several segments needs it: gradients do not reach from
+    one into another, so in those between the first step and the last nothing else teaches the memory to hold on.
     """
 
     def __init__(
@@ -146,7 +145,7 @@ def make_half_absent(num_envs: int, delay: int, late: bool, evaluation: bool = F
 
 
 class Doors(Task):
-    """Behind one of two doors that look alike is the exit, more often behind the first; a third action does nothing.
+    """The exit is behind one of two doors, more often the first; every step costs 1. A third action does nothing.
 
     A wrong door changes nothing that is seen, so without a memory the best is to mix: with the exit behind the
     first door in `first` of the episodes, p / (1 − p) = √(first / (1 − first)) takes the fewest steps.
@@ -178,7 +177,7 @@ class Rivals(Task):
         super().__init__(num_envs, length=4, seen=2, actions=2, agents=2, evaluation=evaluation)
 
     def observe(self) -> Tensor:
-        return torch.stack([self.agent, self.symbol], dim=1).float()
+        return torch.stack([self.agent, self.symbol], dim=1).float() * 2 - 1
 
     def pay(self, action: Tensor) -> Tensor:
         return (action == self.symbol ^ self.agent).float() / self.length
@@ -211,9 +210,9 @@ def make_promise(num_envs: int, delay: int, evaluation: bool = False) -> Task:
 
 
 class Wage(Task):
-    """Reward 1 a step, whatever is done, for five steps: exactly, and the task ends; or on average, and time runs out.
+    """Reward 1 a step, whatever is done. After five steps the task ends; or after five on average time runs out.
 
-    Time runs out unforeseen, so that whatever has been seen, the future is worth the same.
+    It does so unforeseen, so that the future is worth the same whatever has been seen.
     """
 
     def __init__(self, num_envs: int, truncate: bool, evaluation: bool) -> None:
@@ -233,7 +232,7 @@ def make_wage(num_envs: int, truncate: bool, evaluation: bool = False) -> Task:
 
 
 class Debut(Task):
-    """Nothing is ever seen. Action 1 is right in the first step of an episode, 0 in the others, which are as many."""
+    """Nothing is ever seen. Action 1 is right in the first step of an episode, 0 in the others, of as many."""
 
     end_chance = 0.5
 

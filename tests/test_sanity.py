@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sanity_envs
 import torch
 from torch import Tensor
 
 import ludus
+import sanity_envs
 from ludus.buffers.segments import SegmentBuffer, Segments
 from ludus.envs.check import check_env
 from ludus.logging.console import Console
@@ -45,9 +45,8 @@ def train(task: str, folder: Path, steps: int, settings: dict[str, Any], **kwarg
     """`kwargs` go to the task."""
     quiet = {"log.report": False, "log.tensorboard": False, "loop.total_steps": steps, "eval.every": steps}
     overrides = settings | quiet | {"env.kwargs": kwargs, "eval.stochastic": False}
-    return ludus.train(
-        f"vec:sanity_envs:make_{task}", folder / "run", console=Console("quiet"), overrides=overrides
-    )
+    preset = f"vec:sanity_envs:make_{task}"
+    return ludus.train(preset, folder / "run", console=Console("quiet"), overrides=overrides)
 
 
 def score(run: Path, deterministic: bool = False) -> float:
@@ -146,7 +145,7 @@ def test_recall_is_learned_from_segments_that_the_rows_do_not_divide(
 # Several agents -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("groups", [1, 2])
 def test_agents_that_want_opposite_things_learn_each_its_own(tmp_path: Path, groups: int) -> None:
-    """Breaks if observations, actions or rewards of rows are mixed up, between agents or environments or groups."""
+    """Breaks if observations, actions or rewards of rows are mixed up, in an environment or between groups."""
     assert score(train("rivals", tmp_path, 40_000, PLAIN | {"groups": groups})) >= 0.95
 
 
@@ -171,7 +170,7 @@ def metrics_of(run: Path) -> list[dict[str, float]]:
 # Acting and crediting -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("first", "best"), [(0.5, 0.5), (0.9, 0.75)])
 def test_a_policy_that_must_mix_learns_the_right_mixture(tmp_path: Path, first: float, best: float) -> None:
-    """Breaks if sampling, probabilities or their gradient are off, or if evaluation does not sample when told to."""
+    """Breaks if sampling, probabilities or their gradient are off, or if evaluation samples when it should not."""
     settings = PLAIN | {"ppo.gamma": 1.0, "ppo.gae_lambda": 1.0}
     run = train("doors", tmp_path, 80_000, settings, first=first)
     policy = ludus.load(run)
@@ -190,7 +189,13 @@ def test_what_an_action_earns_two_segments_later_is_credited_to_it(tmp_path: Pat
 
 
 GAMMA = 0.9
-VALUES = {"ppo.gamma": GAMMA, "ppo.gae_lambda": 0.95, "ppo.value_coef": 1.0, "ppo.max_grad_norm": 10.0}
+VALUES = {
+    "ppo.gamma": GAMMA,
+    "ppo.gae_lambda": 0.95,
+    "ppo.update_epochs": 4,
+    "ppo.value_coef": 1.0,
+    "ppo.max_grad_norm": 10.0,
+}
 
 
 @pytest.mark.parametrize("settings", [PLAIN, MEMORY | {"ppo.segments": 80}], ids=["plain", "memory, uneven"])

@@ -54,7 +54,7 @@ def _numbers_of_a_step(policy: Policy) -> int:
     """How many numbers a gradient step holds of each of its steps."""
     inputs, hidden = math.prod(policy.obs_space.shape), policy.config.hidden
     encoders = 1 if policy.value_encoder is None else 2
-    numbers = inputs + encoders * sum(hidden) + 2 * max(hidden, default=0)  # outputs, and two gradients at a time
+    numbers = inputs + encoders * sum(hidden) + 4 * max(hidden, default=0)  # outputs, and gradients on their way
     if policy.memory is not None:
         # Gates and their gradients; c, h and h before; the gradients of output and input; on a CPU the tanh of c.
         numbers += (4 + 4 + 3 + 1 + (policy.device.type == "cpu")) * policy.memory.size + policy.memory.inputs

@@ -1,0 +1,74 @@
+"""The memory that is planned is the memory that is taken."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from ludus.buffers.segments import SegmentSchedule
+from ludus.errors import ConfigError
+from ludus.policies.policy import make_policy
+from ludus.presets import find_preset
+from ludus.runs import make_env
+from ludus.training.memory import MemoryPlan, plan_memory, refuse_what_cannot_fit, size
+
+# In a process of its own, whose largest size tells what a rollout and an update took.
+SCRIPT = """
+import resource, sys, json
+import psutil, torch
+from ludus.algorithms.ppo import PPO
+from ludus.config import apply_overrides, make_plan
+from ludus.envs import make_groups
+from ludus.policies.policy import make_policy
+from ludus.presets import find_preset
+from ludus.training.collector import Collector
+from ludus.training.memory import plan_memory
+
+torch.set_num_threads(1)
+config = apply_overrides(find_preset("forage").config, json.loads(sys.argv[1]))
+groups = make_groups(config.env, 1)
+groups[0].reset(0)
+groups[0].step(torch.zeros(groups[0].num_rows, dtype=torch.int64))
+schedule = make_plan(config, groups[0].num_rows).schedule
+policy = make_policy(groups[0], config.policy, 0)
+before = psutil.Process().memory_info().rss
+collector = Collector(groups, policy, schedule, 0.97, 0)
+ppo = PPO(policy, config.ppo, schedule, 0)
+for update in range(2):
+    ppo.update(collector.collect(update), 0.0)
+taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+print(plan_memory(policy, schedule, config.ppo.minibatches).total / taken)
+"""
+
+CASES = {
+    "memory": '{"env": {"num_envs": 512}, "ppo": {"horizon": 64, "minibatches": 4}}',
+    "memory, half-recorded segments, V-trace": (
+        '{"env": {"num_envs": 500}, "ppo": {"horizon": 64, "segments": 2048, "minibatches": 4, "rho_clip": 1.0}}'
+    ),
+    "two trunks, standardised": (
+        '{"env": {"num_envs": 1024}, "ppo": {"horizon": 64, "minibatches": 8},'
+        ' "policy": {"memory": "none", "hidden": [256, 256], "normalize_obs": true}}'
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the largest size of a process in Linux's units")
+def test_the_plan_is_within_15_percent_of_what_is_taken(case: str) -> None:
+    command = [sys.executable, "-c", SCRIPT, CASES[case]]
+    ratio = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert 0.85 < ratio < 1.15
+
+
+def test_what_cannot_fit_is_refused_with_numbers_and_a_way_out() -> None:
+    env = make_env("forage", num_envs=2)
+    policy = make_policy(env, find_preset("forage").config.policy, 0)
+    plan = plan_memory(policy, SegmentSchedule(10**9, 10**9, 64), minibatches=4)
+    with pytest.raises(ConfigError, match=r"needs [\d.]+ GB of memory, but cpu has .* --ppo.minibatches"):
+        refuse_what_cannot_fit(plan, torch.device("cpu"))
+    refuse_what_cannot_fit(MemoryPlan(1, 1, 1, 1, 0), torch.device("cpu"))
+
+
+def test_sizes_are_easy_to_read() -> None:
+    assert [size(n) for n in (999, 1_500, 2_100_000_000, 123_456_789)] == ["999 B", "1.5 kB", "2.1 GB", "123 MB"]
