@@ -167,7 +167,7 @@ def test_a_segment_pass_of_the_lstm_equals_single_steps_for_any_pattern_of_ends(
         run = memory.run(x, state, keep)
         for t in range(horizon):
             out, state = memory.step(x[t * n : (t + 1) * n], state * keep[t][:, None])
-            torch.testing.assert_close(out, run.h[t])
+            torch.testing.assert_close(out, run.space.h[t])
         torch.testing.assert_close(state, run.last_state)
 
 
@@ -176,15 +176,16 @@ def test_a_pass_uses_every_step_exactly_once(memory: bool) -> None:
     collector = make_collector(rows=6, segments=12, horizon=5, memory=memory)
     config = PPOConfig(horizon=5, segments=12, minibatches=4, update_epochs=3, learning_rate=0.0)
     ppo = PPO(collector.policy, config, collector.schedule, seed=0)
-    used: list[Tensor] = []
-    batch_of = ppo._batch
-    ppo._batch = lambda ids: used.append(ids.clone()) or batch_of(ids)  # type: ignore[func-returns-value, method-assign]
-    ppo.update(collector.collect(0), 0.0)
-    drawn = 12 if memory else 60
+    taken, seen = collector.collect(0), []
+    step = ppo._step
+    # Every step's value target tells which one it is.
+    ppo._step = lambda batch, measured: seen.append(batch.returns.clone()) or step(batch, measured)  # type: ignore[func-returns-value, method-assign]
+    ppo.update(taken, 0.0)
+    everything = ppo._data.steps[:, -3].sort().values
+    assert len(everything.unique()) == 60
     for epoch in range(3):
-        ids = torch.cat(used[4 * epoch : 4 * epoch + 4])
-        assert torch.equal(ids.sort().values, torch.arange(drawn))
-    assert not torch.equal(used[0], used[4])  # another order in each pass
+        assert torch.equal(torch.cat(seen[4 * epoch : 4 * epoch + 4]).sort().values, everything)
+    assert not torch.equal(seen[0], seen[4])  # another order in each pass
 
 
 def test_rows_without_an_agent_are_never_trained_on() -> None:

@@ -83,6 +83,8 @@ class PPOConfig:
     """Above 1.5 × target_kl, stop the iteration's updates; or adapt the step size between iterations."""
 
 
+_SMALL = 2**16  # steps of a rollout of which copies may be made
+
 # Means over the last pass of an iteration.
 _MEASURES = (
     "train/policy_loss",
@@ -119,10 +121,12 @@ class PPO:
         self._data = UpdateData(policy, schedule)
         steps = schedule.segments * schedule.horizon
         self._units = schedule.segments if self._by_segment else steps  # what a pass deals out
+        # A small rollout is put in a new order once a pass; parts of a large one are gathered one by one.
+        self._shuffles = not self._by_segment and steps <= _SMALL and device.type == "cpu"
         self._ids = torch.zeros(self._units // config.minibatches, dtype=torch.int64, device=device)
         self._weights = torch.ones(len(self._ids), device=device)
         # One large pass estimates anew; what is large, or has a memory, goes in the parts that also train it.
-        parts = config.minibatches if steps > 2**16 or policy.memory is not None else 1
+        parts = config.minibatches if steps > _SMALL or policy.memory is not None else 1
         self._refresh_ids = torch.zeros(self._units // parts, dtype=torch.int64, device=device)
         graphed = partial(Graphed, device=device, enabled=cuda_graphs, pool=graph_pool(device))
         self._gather = graphed(partial(self._data.gather, self.returns if config.normalize_returns else None))
@@ -139,8 +143,10 @@ class PPO:
         rate, entropy_coef = self._schedule_rates(progress)
         self._data.load(segments)
         self._gather()
-        # Segments that an older policy began have other probabilities than when they were recorded.
-        if config.rho_clip > 0 and not self.schedule.aligned:
+        if not segments.judged:
+            self._refresh()
+            self._data.record_judgement()
+        elif config.rho_clip > 0 and not self.schedule.aligned:  # an older policy began some of the segments
             self._refresh()
         self._estimate()
         summary = self._summary(rate, entropy_coef)
@@ -160,8 +166,15 @@ class PPO:
     def _pass(self, progress: float, measured: bool) -> None:
         """One gradient step on every part."""
         self._totals.zero_()
+        parts = self._draw(progress)
+        if self._shuffles:
+            order = torch.cat([ids for ids, _ in parts])
+            rows, inputs = self._data.steps.index_select(0, order), self._data.inputs(order)
+            for part in zip(rows.chunk(len(parts)), inputs.chunk(len(parts)), strict=True):
+                self._step(self._as_batch(*part, self._data.state, None), measured)
+            return
         train = self._train if measured else self._train_quietly
-        for ids, weights in self._draw(progress):
+        for ids, weights in parts:
             self._ids.copy_(ids)
             if weights is not None:
                 self._weights.copy_(weights)
@@ -181,22 +194,22 @@ class PPO:
         self._step(self._batch(self._ids), measured)
 
     def _batch(self, ids: Tensor) -> Batch:
-        data, policy = self._data, self.policy
+        data, memory = self._data, self.policy.memory
         steps = data.steps_of(ids) if self._by_segment else ids
-        rows = data.steps.index_select(0, steps)
-        size = policy.head.action_size
+        state = data.state if memory is None else data.state.index_select(0, ids)
+        keep = None if memory is None else data.keep.index_select(1, ids)
+        return self._as_batch(data.steps.index_select(0, steps), data.inputs(steps), state, keep)
+
+    def _as_batch(self, rows: Tensor, x: Tensor, state: Tensor, keep: Tensor | None) -> Batch:
+        """`rows` are those of `UpdateData.steps`."""
+        size = self.policy.head.action_size
         old_log_prob, advantage, returns, old_value, present = rows[:, size:].unbind(1)
         if self.config.prio_alpha > 0:
-            advantage = (advantage.view(-1, len(ids)) * self._weights).flatten()
-        share: float | Tensor = 1.0 / len(steps)
-        if not data.all_present:
+            advantage = (advantage.view(-1, len(self._weights)) * self._weights).flatten()
+        share: float | Tensor = 1.0 / len(rows)
+        if not self._data.all_present:
             share = present / present.sum().clamp(min=1.0)
-        state, keep = data.state, None
-        if policy.memory is not None:
-            state, keep = data.state.index_select(0, ids), data.keep.index_select(1, ids)
-        return Batch(
-            data.inputs(steps), rows[:, :size], old_log_prob, advantage, returns, old_value, share, state, keep
-        )
+        return Batch(x, rows[:, :size], old_log_prob, advantage, returns, old_value, share, state, keep)
 
     def _step(self, batch: Batch, measured: bool) -> None:
         """One gradient step."""
@@ -217,7 +230,7 @@ class PPO:
 
     # Before the gradient steps ------------------------------------------------------------------
     def _refresh(self) -> None:
-        """Values, and for V-trace the actions' probabilities, from the newest policy."""
+        """Values and the actions' probabilities from the newest policy."""
         data, policy = self._data, self.policy
         for ids in torch.arange(self._units, device=policy.device).split(len(self._refresh_ids)):
             self._refresh_ids.copy_(ids)
@@ -236,10 +249,9 @@ class PPO:
             data.last_value[ids] = policy.value_of(data.following_inputs(ids), done.memory.last_state)
         else:
             params, value, _ = policy.params_and_value_of(data.inputs(steps), data.state)
+        action = data.steps.index_select(0, steps)[:, : policy.head.action_size]
         data.value.view(-1)[steps] = value
-        if self.config.rho_clip > 0:
-            action = data.steps.index_select(0, steps)[:, : policy.head.action_size]
-            data.log_prob.view(-1)[steps] = policy.head.log_prob(params, action)
+        data.log_prob.view(-1)[steps] = policy.head.log_prob(params, action)
 
     # Around the update --------------------------------------------------------------------------
     def _schedule_rates(self, progress: float) -> tuple[float, float]:

@@ -46,7 +46,7 @@ def loss_gradient(
     value_coef: float,
     measured: bool,
 ) -> Seed:
-    """d loss / d params and d loss / d value, in one kernel where there is one. The head writes its own `.grad`."""
+    """d loss / d params and d loss / d value, in one kernel where there is one. The head writes its `.grad`."""
     if _can_fuse(head, params):
         from ludus.algorithms.ppo_triton import fused_loss
 

@@ -51,7 +51,7 @@ class UpdateData:
     def gather(self, scale: ReturnScale | None) -> None:
         """Collect what was recorded; `scale`, where given, learns from it and scales the rewards."""
         assert self.track is not None
-        recorded = Segments(self.track, self.places, self.following, self.state, self.all_present)
+        recorded = Segments(self.track, self.places, self.following, self.state, self.all_present, judged=True)
         reward, present, done = recorded.reward, recorded.present, recorded.done
         if scale is not None:
             scale.update(recorded.discounted, None if self.all_present else present)
@@ -69,6 +69,11 @@ class UpdateData:
         if self.policy.normalizer is not None:
             for x, obs in zip(self.x.split(_PART), self.observations(), strict=True):
                 x.copy_(self.policy.prepare(obs))
+
+    def record_judgement(self) -> None:
+        """The policy that acted is the present one: what it thinks now, it thought then."""
+        self._number(_LOG_PROB).copy_(self.log_prob)
+        self._number(_VALUE).copy_(self.value)
 
     def estimate(self, gamma: float, gae_lambda: float, rho_clip: float, c_clip: float, normalize: bool) -> None:
         """Advantages and value targets from the present values, and the priorities that follow."""

@@ -72,8 +72,8 @@ class Track:
 
     obs: Tensor
     action: Tensor
-    log_prob: Tensor  # of the action, when it was taken
-    value: Tensor  # V of the observation, when it was seen
+    log_prob: Tensor  # of the action, when it was taken; see `Segments.judged`
+    value: Tensor  # V of the observation, when it was seen; likewise
     reward: Tensor
     done: Tensor  # bool
     final_value: Tensor  # V of a truncated episode's final observation; 0 where an episode terminated
@@ -90,6 +90,7 @@ class Segments:
     following: Tensor  # [segments] of what came after
     state: Tensor  # [segments, state] of the memory before the first step
     all_present: bool
+    judged: bool  # log_prob and value were recorded; else the policy that acted is the present one, and can tell
 
     def __getattr__(self, name: str) -> Tensor:
         """`segments.reward` is [horizon, segments], and so on."""
@@ -141,7 +142,7 @@ class SegmentBuffer:
             else:
                 target.index_copy_(0, column, value[None])
 
-    def take(self, update: int) -> Segments:
+    def take(self, update: int, judged: bool = True) -> Segments:
         """The segments of an update, in order. What the tensors hold is overwritten by the next rollout."""
         schedule, columns = self.schedule, self.columns
         first = update * schedule.segments
@@ -150,7 +151,7 @@ class SegmentBuffer:
         time = schedule.start(number) + torch.arange(schedule.horizon + 1, device=self.device)[:, None]
         places = time % columns * schedule.rows + row
         state = self._starts[nth % len(self._starts), row]
-        return Segments(self._flat, places[:-1], places[-1], state, self.all_present)
+        return Segments(self._flat, places[:-1], places[-1], state, self.all_present, judged)
 
     # Half-recorded segments are part of a run ----------------------------------------------------
     def state(self) -> State:

@@ -9,7 +9,7 @@ not depend on the step before, the products with W_x and every weight's gradient
 
 import importlib.util
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,29 +18,67 @@ _aten = torch.ops.aten
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
+class StepViews(NamedTuple):
+    """One step of a pass, on a CPU: making these views anew each time would cost as much as a small network."""
+
+    gates: Tensor  # [n, 4 H] i, f, o, g
+    squashed: Tensor  # i, f, o
+    i: Tensor
+    f: Tensor
+    o: Tensor
+    g: Tensor
+    c: Tensor
+    tanh_c: Tensor
+    h: Tensor
+    grad_gates: Tensor  # and its parts
+    grad_squashed: Tensor
+    grad_i: Tensor
+    grad_f: Tensor
+    grad_o: Tensor
+    grad_g: Tensor
+
+
+class Space:
+    """Room for a pass over n segments of T steps, kept for the next: fresh large tensors would cost too much."""
+
+    def __init__(self, steps: int, n: int, size: int, like: Tensor) -> None:
+        on_cpu = like.device.type == "cpu"
+        widths = (4, 4, 1, 1, 1 if on_cpu else 0)
+        with torch.inference_mode(False):  # usable in any mode
+            self.gates, self.grad_gates, self.h, self.c, self.tanh_c = (
+                torch.empty((steps, n, width * size), dtype=like.dtype, device=like.device) for width in widths
+            )
+        self.steps = [self._views(t, size) for t in range(steps)] if on_cpu else []
+
+    def _views(self, t: int, size: int) -> StepViews:
+        gates, grad_gates = self.gates[t], self.grad_gates[t]
+        squashed, grad_squashed = gates[:, : 3 * size], grad_gates[:, : 3 * size]
+        i, f, o, g = gates.split(size, dim=1)
+        grads = grad_gates.split(size, dim=1)
+        state = self.c[t], self.tanh_c[t], self.h[t]
+        return StepViews(gates, squashed, i, f, o, g, *state, grad_gates, grad_squashed, *grads)
+
+
 @dataclass
 class Run:
-    """A pass over n segments of T steps, time first, with what its gradient needs."""
+    """A pass, with what its gradient needs. The next pass of the same shape overwrites it."""
 
-    x: Tensor  # [T · n, inputs]
-    gates: Tensor  # [T, n, 4 H] i, f, o, g
-    c: Tensor  # [T, n, H]
-    tanh_c: Tensor  # [T, n, H]; empty on a GPU
-    h: Tensor  # [T, n, H]
+    x: Tensor  # [T · n, inputs] time first
     h0: Tensor  # [n, H] before the first step
     c0: Tensor  # [n, H]
     keep: Tensor  # [T, n] 0 where the state was reset before the step, else 1
-    resets: list[bool]  # whether any row was, at each step
+    resets: list[Tensor | None]  # the same for each step, [n, 1]; None where no row was reset
+    space: Space
 
     @property
     def output(self) -> Tensor:
         """[T · n, H]"""
-        return self.h.flatten(0, 1)
+        return self.space.h.flatten(0, 1)
 
     @property
     def last_state(self) -> Tensor:
         """[n, 2 H] after the last step."""
-        return torch.cat([self.h[-1], self.c[-1]], dim=1)
+        return torch.cat([self.space.h[-1], self.space.c[-1]], dim=1)
 
 
 class LSTM(nn.Module):
@@ -52,7 +90,7 @@ class LSTM(nn.Module):
         self.weight_x = nn.Parameter(torch.empty(4 * size, inputs))
         self.weight_h = nn.Parameter(torch.empty(4 * size, size))
         self.bias = nn.Parameter(torch.empty(4 * size))
-        self._spaces: dict[tuple[int, int, torch.dtype, torch.device], tuple[Tensor, ...]] = {}
+        self._spaces: dict[tuple[int, int, torch.dtype, torch.device], Space] = {}
         self.initialise()
 
     def initialise(self) -> None:
@@ -86,98 +124,83 @@ class LSTM(nn.Module):
     def run(self, x: Tensor, state: Tensor, keep: Tensor) -> Run:
         """[T · n, inputs] time first, [n, 2 H] before the first step, [T, n]."""
         h0, c0 = state.split(self.size, dim=1)
-        # On a GPU asking would wait for the device; there every step multiplies by `keep`.
-        resets = (keep == 0).any(1).tolist() if keep.device.type == "cpu" else [True] * len(keep)
-        gates, c, tanh_c, h = self._space(keep.shape[0], keep.shape[1], x)
-        done = Run(x, gates, c, tanh_c, h, h0, c0, keep, resets)
-        torch.mm(x, self.weight_x.t(), out=done.gates.flatten(0, 1)).add_(self.bias)
+        space = self._space(keep.shape[0], keep.shape[1], x)
+        done = Run(x, h0, c0, keep, _resets(keep), space)
+        torch.mm(x, self.weight_x.t(), out=space.gates.flatten(0, 1)).add_(self.bias)
         if _kernels_for(x):
             from ludus.policies import lstm_triton
 
-            places = (done.h, done.c)
-            lstm_triton.lstm_forward(done.gates, self.weight_h, h0, c0, keep, *places, _precision())
-            return done
-        h, c, recurrent = h0, c0, self.weight_h.t()
-        for t, (gates, h_t, c_t, tanh_c) in enumerate(zip(done.gates, done.h, done.c, done.tanh_c, strict=True)):
-            if done.resets[t]:
-                h, c = h * keep[t][:, None], c * keep[t][:, None]
-            gates.addmm_(h, recurrent)
-            _cell(gates, c, h_t, c_t, tanh_c)
-            h, c = h_t, c_t
+            lstm_triton.lstm_forward(space.gates, self.weight_h, h0, c0, keep, space.h, space.c, _precision())
+        else:
+            self._scan(done)
         return done
+
+    def _scan(self, done: Run) -> None:
+        h, c, recurrent = done.h0, done.c0, self.weight_h.t()
+        for step, keep in zip(done.space.steps, done.resets, strict=True):
+            if keep is not None:
+                h, c = h * keep, c * keep
+            step.gates.addmm_(h, recurrent)
+            step.squashed.sigmoid_()
+            step.g.tanh_()
+            torch.mul(step.f, c, out=step.c)
+            step.c.addcmul_(step.i, step.g)
+            torch.tanh(step.c, out=step.tanh_c)
+            torch.mul(step.o, step.tanh_c, out=step.h)
+            h, c = step.h, step.c
 
     def backward(self, done: Run, gradient: Tensor, need_inputs: bool = True) -> Tensor | None:
         """Write the parameters' gradients, given that of `output`; returns the inputs' where needed."""
-        steps, n = done.keep.shape
-        grad_h = gradient.view(steps, n, self.size)
+        space = done.space
+        grad_h = gradient.view_as(space.h)
         if _kernels_for(done.x):
             from ludus.policies import lstm_triton
 
-            grad_gates = torch.empty_like(done.gates)
-            recurrence = (done.gates, done.c, done.c0, done.keep, self.weight_h)
-            lstm_triton.lstm_backward(grad_h, *recurrence, grad_gates, _precision())
+            recurrence = (space.gates, space.c, done.c0, done.keep, self.weight_h)
+            lstm_triton.lstm_backward(grad_h, *recurrence, space.grad_gates, _precision())
         else:
-            grad_gates = self._scan_back(done, grad_h)
-        flat = grad_gates.flatten(0, 1)
-        before = torch.cat([done.h0[None], done.h[:-1]])
+            self._scan_back(done, grad_h)
+        flat = space.grad_gates.flatten(0, 1)
+        before = torch.cat([done.h0[None], space.h[:-1]])
         before.mul_(done.keep[..., None])
         torch.mm(flat.t(), done.x, out=self.weight_x.grad)
         torch.mm(flat.t(), before.flatten(0, 1), out=self.weight_h.grad)
         torch.sum(flat, 0, out=self.bias.grad)
         return flat @ self.weight_x if need_inputs else None
 
-    def _scan_back(self, done: Run, grad_h: Tensor) -> Tensor:
-        """[T, n, 4 H] gradient of the gates before their activation, from the last step to the first."""
-        size = self.size
-        grad_gates = torch.empty_like(done.gates)
-        dh, dc = torch.zeros_like(done.h[0]), torch.zeros_like(done.h[0])
-        for t in range(grad_h.shape[0] - 1, -1, -1):
-            keep = done.keep[t][:, None] if done.resets[t] else None
-            gates, out, tanh_c = done.gates[t], grad_gates[t], done.tanh_c[t]
-            i, f, o, g = gates.split(size, dim=1)
-            out_i, out_f, out_o, out_g = out.split(size, dim=1)
-            dh += grad_h[t]
-            torch.mul(dh, tanh_c, out=out_o)
-            dc += _aten.tanh_backward(dh.mul_(o), tanh_c)
-            c_before = done.c[t - 1] if t else done.c0
-            torch.mul(dc, g, out=out_i)
-            torch.mul(dc, c_before if keep is None else c_before * keep, out=out_f)
-            torch.mul(dc, i, out=out_g)
-            squashed, slope = gates[:, : 3 * size], out[:, : 3 * size]
-            _aten.sigmoid_backward.grad_input(slope, squashed, grad_input=slope)
-            _aten.tanh_backward.grad_input(out_g, g, grad_input=out_g)
-            dc *= f
-            torch.mm(out, self.weight_h, out=dh)
+    def _scan_back(self, done: Run, grad_h: Tensor) -> None:
+        """The gradient of the gates before their activation, from the last step to the first."""
+        steps, recurrent = done.space.steps, self.weight_h
+        before = [done.c0, *(step.c for step in steps[:-1])]
+        dh, dc = torch.zeros_like(steps[0].h), torch.zeros_like(steps[0].h)
+        for step, c, keep, given in reversed(list(zip(steps, before, done.resets, grad_h.unbind(), strict=True))):
+            dh += given
+            torch.mul(dh, step.tanh_c, out=step.grad_o)
+            dc += _aten.tanh_backward(dh.mul_(step.o), step.tanh_c)
+            torch.mul(dc, step.g, out=step.grad_i)
+            torch.mul(dc, c if keep is None else c * keep, out=step.grad_f)
+            torch.mul(dc, step.i, out=step.grad_g)
+            slope = step.grad_squashed
+            _aten.sigmoid_backward.grad_input(slope, step.squashed, grad_input=slope)
+            _aten.tanh_backward.grad_input(step.grad_g, step.g, grad_input=step.grad_g)
+            dc *= step.f
+            torch.mm(step.grad_gates, recurrent, out=dh)
             if keep is not None:
                 dc *= keep
                 dh *= keep
-        return grad_gates
 
-    def _space(self, steps: int, n: int, x: Tensor) -> tuple[Tensor, ...]:
-        """Room for gates, c, tanh c and h of a pass, allocated once a shape and used by every pass of it.
-
-        Fresh large tensors would cost as much as the arithmetic.
-        """
+    def _space(self, steps: int, n: int, x: Tensor) -> Space:
         key = (steps, n, x.dtype, x.device)
         if key not in self._spaces:
-            widths = (4, 1, 0 if _kernels_for(x) else 1, 1)
-            with torch.inference_mode(False):  # usable in any mode
-                self._spaces[key] = tuple(
-                    torch.empty((steps, n, width * self.size), dtype=x.dtype, device=x.device) for width in widths
-                )
+            self._spaces[key] = Space(steps, n, self.size, x)
         return self._spaces[key]
 
 
-def _cell(gates: Tensor, c: Tensor, new_h: Tensor, new_c: Tensor, tanh_c: Tensor) -> None:
-    """Activate `gates` in place; write the new state."""
-    size = c.shape[1]
-    gates[:, : 3 * size].sigmoid_()
-    gates[:, 3 * size :].tanh_()
-    i, f, o, g = gates.split(size, dim=1)
-    torch.mul(f, c, out=new_c)
-    new_c.addcmul_(i, g)
-    torch.tanh(new_c, out=tanh_c)
-    torch.mul(o, tanh_c, out=new_h)
+def _resets(keep: Tensor) -> list[Tensor | None]:
+    if keep.device.type != "cpu":
+        return []  # asking would wait for the device; the kernels multiply by `keep` at every step
+    any_reset = (keep == 0).any(1).tolist()
+    return [step if reset else None for step, reset in zip(keep[..., None].unbind(), any_reset, strict=True)]
 
 
 def _kernels_for(x: Tensor) -> bool:

@@ -78,6 +78,9 @@ class Collector:
     ) -> None:
         self.policy, self.schedule, self.gamma = policy, schedule, gamma
         device = policy.device
+        # What a policy without a memory thinks of its own rollout is found faster in one go, by the update. That
+        # will not do where a newer policy finishes the segments, nor pay where a step is a recorded graph.
+        self._judges = policy.memory is not None or not schedule.aligned or device.type == "cuda"
         self.groups: list[_Group] = []
         for i, env in enumerate(envs):
             first = self.groups[-1].rows.stop if self.groups else 0
@@ -120,7 +123,7 @@ class Collector:
         else:
             self._collect_in_turns(steps, on_step)
         self._look_ahead()
-        segments = self.buffer.take(update)
+        segments = self.buffer.take(update, self._judges)
         _refuse_non_finite(segments, self.schedule.rows, self.groups[0].env.name)
         if self._on_device:  # the check has waited for the device: acting and simulating cannot be told apart
             self.timing.act += time.perf_counter() - start
@@ -199,15 +202,20 @@ class Collector:
     def _decide(self, group: _Group, column: int | Tensor, noise: Tensor) -> None:
         """The policy's actions for the newest observations."""
         policy, head = self.policy, self.policy.head
-        params, value, state = policy.params_and_value_of(policy.prepare(group.obs), group.state)
-        action = head.sample(params, noise)
-        record = {"obs": group.obs, "action": action, "log_prob": head.log_prob(params, action), "value": value}
+        x, record = policy.prepare(group.obs), {"obs": group.obs}
+        if self._judges:
+            params, record["value"], state = policy.params_and_value_of(x, group.state)
+        else:
+            params, state = policy.params_of(x, group.state)
+        record["action"] = action = head.sample(params, noise)
+        if self._judges:
+            record["log_prob"] = head.log_prob(params, action)
         if group.seen_present is not None:
             record["present"] = group.seen_present
         self.buffer.write(group.rows, column, **record)
-        if isinstance(column, int):
+        if group.stream is None:
             group.state, group.action = state, head.to_env(action)
-        else:  # in place, for the graph
+        else:  # in place, as graphs need
             group.state.copy_(state)
             group.action.copy_(head.to_env(action))
 
@@ -219,26 +227,30 @@ class Collector:
         done = step.done
         group.discounted.mul_(self.gamma).add_(step.reward)
         outcome = {"reward": step.reward, "done": done, "discounted": group.discounted}
-        if group.env.truncates:  # elsewhere it stays 0
+        some_ended = done.is_cuda or bool(done.any())  # asking costs nothing on a CPU, and saves much
+        if some_ended and group.env.truncates:  # else it stays 0; it is only read where an episode ended
             outcome["final_value"] = self._final_value(group, step)
         self.buffer.write(group.rows, column, **outcome)
-        group.obs.copy_(step.obs)
-        group.discounted.masked_fill_(done, 0.0)
-        if self.policy.state_size:
+        if some_ended:
+            group.discounted.masked_fill_(done, 0.0)
+        if self.policy.state_size and (some_ended or group.seen_present is not None):
             ended = done if group.seen_present is None else done | ~group.seen_present
-            if ended.is_cuda or bool(ended.any()):  # asking costs nothing on a CPU
-                group.state.masked_fill_(ended[:, None], 0.0)
+            group.state.masked_fill_(ended[:, None], 0.0)
+        if group.stream is None:
+            group.obs = step.obs
+        else:  # in place, as graphs need
+            group.obs.copy_(step.obs)
         group.look_who_is_present()
 
     def _final_value(self, group: _Group, step: Step) -> Tensor:
         """V of the observation at which time ran out, which is no longer to be seen afterwards; 0 elsewhere."""
         final = torch.zeros_like(step.reward)
-        if final.device.type == "cpu":  # few are truncated, and asking costs nothing
-            rows = step.truncated.nonzero().squeeze(1)
-            if len(rows):
-                final[rows] = self._value(step.final_obs[rows], group.state[rows])
-            return final
-        return torch.where(step.truncated, self._value(step.final_obs, group.state), final)
+        if final.is_cuda:
+            return torch.where(step.truncated, self._value(step.final_obs, group.state), final)
+        rows = step.truncated.nonzero().squeeze(1)  # few
+        if len(rows):
+            final[rows] = self._value(step.final_obs[rows], group.state[rows])
+        return final
 
     def _value(self, obs: Tensor, state: Tensor) -> Tensor:
         return self.policy.value_of(self.policy.prepare(obs), state)
@@ -247,7 +259,8 @@ class Collector:
         """What follows the newest step is needed for its value; the next rollout begins with it."""
         column = self.buffer.time % self.buffer.columns
         for group in self.groups:
-            self.buffer.write(group.rows, column, obs=group.obs, value=self._value(group.obs, group.state))
+            value = {"value": self._value(group.obs, group.state)} if self._judges else {}
+            self.buffer.write(group.rows, column, obs=group.obs, **value)
 
     # Metrics and state --------------------------------------------------------------------------
     def begin_at(self, update: int) -> None:
