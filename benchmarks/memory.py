@@ -25,9 +25,12 @@ from ludus.runs import evaluate_run
 RETURN_BAR, CHOICE_BAR = 8.5, 0.97
 
 
-def _take_with_empty_states(buffer: SegmentBuffer, update: int, take: Any = SegmentBuffer.take) -> Segments:
+_take = SegmentBuffer.take
+
+
+def _take_with_empty_states(buffer: SegmentBuffer, update: int, judged: bool = True) -> Segments:
     """What many systems do: act with the carried state, but learn from an empty one."""
-    segments: Segments = take(buffer, update)
+    segments = _take(buffer, update, judged)
     segments.state.zero_()
     return segments
 

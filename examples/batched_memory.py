@@ -19,8 +19,8 @@ COLOURS, LENGTH = 4, 10
 class Recall(VecEnv):
     """A colour is shown in the first step of an episode; in the last one it must be named.
 
-    The state is tensors that are changed in place, and nothing in a step asks for a value, so that a GPU can replay
-    it as a CUDA graph (`capturable`).
+    The state is tensors that are changed in place, and nothing in a step asks for a value: a GPU can replay it as
+    a CUDA graph (`capturable`).
     """
 
     name = "recall"

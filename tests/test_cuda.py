@@ -239,7 +239,7 @@ def test_the_world_on_the_gpu_is_that_on_the_cpu(level: Settings) -> None:
 def moved(segments: Segments, device: str) -> Segments:
     track = Track(**{f.name: getattr(segments.track, f.name).to(device) for f in fields(Track)})
     places, following, state = (t.to(device) for t in (segments.places, segments.following, segments.state))
-    return Segments(track, places, following, state, segments.all_present)
+    return Segments(track, places, following, state, segments.all_present, segments.judged)
 
 
 @each("memory", ["none", "lstm"])

@@ -93,28 +93,19 @@ def test_the_long_recall_is_chance_without_a_memory(tmp_path: Path) -> None:
     assert score(train("recall", tmp_path, 50_000, LONG | NO_MEMORY, delay=100, wage=0.1)) <= 0.6
 
 
-@pytest.mark.parametrize("where", ["learning", "acting"])
 def test_the_long_recall_notices_a_state_that_is_lost_between_segments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the bug put in, the same training learns nothing."""
-    take, keep_state = SegmentBuffer.take, SegmentBuffer.keep_state
+    take = SegmentBuffer.take
 
-    def take_without_state(self: SegmentBuffer, update: int) -> Segments:
-        segments = take(self, update)
+    def take_without_state(*arguments: Any) -> Segments:
+        segments = take(*arguments)
         segments.state.zero_()
         return segments
 
-    def forget_and_keep(self: SegmentBuffer, rows: slice, state: Tensor) -> None:
-        if self.time % self.schedule.horizon == 0:
-            state.zero_()
-        keep_state(self, rows, state)
-
-    if where == "learning":
-        monkeypatch.setattr(SegmentBuffer, "take", take_without_state)
-    else:
-        monkeypatch.setattr(SegmentBuffer, "keep_state", forget_and_keep)
-    assert score(train("recall", tmp_path, 400_000, LONG, delay=100, wage=0.1)) <= 0.75
+    monkeypatch.setattr(SegmentBuffer, "take", take_without_state)
+    assert score(train("recall", tmp_path, 400_000, LONG, delay=100, wage=0.1)) <= 0.6
 
 
 def test_a_memory_knows_that_an_episode_has_just_begun(tmp_path: Path) -> None:
@@ -208,7 +199,7 @@ def test_time_that_runs_out_does_not_end_the_future_and_a_termination_does(
     left = 5 - torch.arange(5)
     seen = torch.ones(5) if truncate else left / 5
     expected = torch.full((5,), 1 / (1 - GAMMA)) if truncate else (1 - GAMMA**left) / (1 - GAMMA)
-    np.testing.assert_allclose(values_along(run, seen), expected.numpy(), atol=0.3)
+    np.testing.assert_allclose(values_along(run, seen), expected.numpy(), atol=0.2)
 
 
 @torch.no_grad()

@@ -84,23 +84,23 @@ class Run:
 class LSTM(nn.Module):
     """One layer. A row's state is one vector [2 H]: h, then c; zero at the start of an episode."""
 
-    def __init__(self, inputs: int, size: int) -> None:
+    def __init__(self, inputs: int, size: int, forget_bias: float = 1.0) -> None:
         super().__init__()
         self.inputs, self.size, self.state_size = inputs, size, 2 * size
         self.weight_x = nn.Parameter(torch.empty(4 * size, inputs))
         self.weight_h = nn.Parameter(torch.empty(4 * size, size))
         self.bias = nn.Parameter(torch.empty(4 * size))
         self._spaces: dict[tuple[int, int, torch.dtype, torch.device], Space] = {}
-        self.initialise()
+        self._initialise(forget_bias)
 
-    def initialise(self) -> None:
-        """Orthogonal, gate by gate; the forget gates begin open, so that a state lasts some steps."""
+    def _initialise(self, forget_bias: float) -> None:
+        """Orthogonal, gate by gate. Forget gates begin open: a state lasts about 1 + e^bias steps before it learns."""
         for weight in (self.weight_x, self.weight_h):
             for gate in weight.data.chunk(4):
                 nn.init.orthogonal_(gate)
         nn.init.zeros_(self.bias)
         with torch.no_grad():
-            self.bias[self.size : 2 * self.size] = 1.0
+            self.bias[self.size : 2 * self.size] = forget_bias
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """[n, inputs], [n, 2 H] → the output [n, H] and the new state."""

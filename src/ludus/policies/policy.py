@@ -28,6 +28,8 @@ class PolicyConfig:
     """What the policy remembers of an episode: nothing, or an LSTM's state between the layers and the heads."""
     memory_size: int = 128
     """Width of the memory."""
+    forget_bias: float = 1.0
+    """How long an untrained memory holds what it saw: with 1 some steps, with 4 about a hundred."""
     shared_trunk: bool = False
     """One encoder for actor and critic instead of one each; always so with a memory."""
     initial_std: float = 1.0
@@ -59,7 +61,7 @@ class Policy(nn.Module):
         size = int(np.prod(obs_space.shape))
         self.normalizer = ObsNormalizer((size,)) if config.normalize_obs else None
         self.encoder = MLP(size, config.hidden, config.activation)
-        self.memory = LSTM(self.encoder.features, config.memory_size) if config.memory == "lstm" else None
+        self.memory = self._make_memory()
         shared = config.shared_trunk or self.memory is not None
         self.value_encoder = None if shared else MLP(size, config.hidden, config.activation)
         self.features = self.encoder.features if self.memory is None else self.memory.size
@@ -76,6 +78,12 @@ class Policy(nn.Module):
                 nn.init.zeros_(module.bias)
         nn.init.orthogonal_(self.head.linear.weight, gain=0.01)
         nn.init.orthogonal_(self.value_head.weight, gain=1.0)
+
+    def _make_memory(self) -> LSTM | None:
+        config = self.config
+        if config.memory == "none":
+            return None
+        return LSTM(self.encoder.features, config.memory_size, config.forget_bias)
 
     @property
     def device(self) -> torch.device:
