@@ -111,30 +111,22 @@ class Task(VecEnv):
 
 
 class Recall(Task):
-    """The symbol is seen in the first step, then nothing for `delay` steps; in the last it must be named.
+    """The symbol is seen in the first step, then nothing for `delay` steps; in the last it must be named."""
 
-    While it waits, a row gets up to ± `wage` a step in training, by its symbol and whatever it does, so that the
-    value of every step depends on the symbol. A delay of several segments needs it: gradients do not reach from
-    one into another, so in those between the first step and the last nothing else teaches the memory to hold on.
-    """
-
-    def __init__(
-        self, num_envs: int, delay: int, symbols: int, agents: int, evaluation: bool, wage: float = 0.0
-    ) -> None:
+    def __init__(self, num_envs: int, delay: int, symbols: int, agents: int, evaluation: bool) -> None:
         super().__init__(num_envs, delay + 1, symbols + 1, symbols, agents, evaluation)
-        self.symbols, self.wage = symbols, 0.0 if evaluation else wage
+        self.symbols = symbols
 
     def observe(self) -> Tensor:
         shown = one_hot(self.symbol, self.symbols) * self.fresh[:, None]
         return torch.cat([shown, self.last[:, None]], dim=1).float()
 
     def pay(self, action: Tensor) -> Tensor:
-        waiting = self.wage * (2 * self.symbol / (self.symbols - 1) - 1)
-        return torch.where(self.last, (action == self.symbol).float(), waiting)
+        return (self.last & (action == self.symbol)).float()
 
 
-def make_recall(num_envs: int, delay: int, symbols: int = 2, wage: float = 0.0, evaluation: bool = False) -> Task:
-    return Recall(num_envs, delay, symbols, 1, evaluation, wage)
+def make_recall(num_envs: int, delay: int, symbols: int = 2, evaluation: bool = False) -> Task:
+    return Recall(num_envs, delay, symbols, 1, evaluation)
 
 
 def make_half_absent(num_envs: int, delay: int, late: bool, evaluation: bool = False) -> Task:

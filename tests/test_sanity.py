@@ -54,7 +54,7 @@ def score(run: Path, deterministic: bool = False) -> float:
 
 
 TASKS: dict[str, dict[str, Any]] = {
-    "recall": {"delay": 5, "wage": 0.1},
+    "recall": {"delay": 5},
     "half_absent": {"delay": 7, "late": True},
     "doors": {"first": 0.9},
     "rivals": {},
@@ -73,7 +73,8 @@ def test_the_tasks_themselves_keep_the_contract_and_continue_exactly_from_a_save
 
 
 # Memory ---------------------------------------------------------------------------------------------------
-LONG = MEMORY | {"env.num_envs": 256, "ppo.horizon": 32, "ppo.gae_lambda": 0.0}
+# Gradients do not reach from one segment into another: over several, the memory must hold on by itself at first.
+LONG = MEMORY | {"env.num_envs": 256, "ppo.horizon": 32, "policy.forget_bias": 5.0}
 
 
 def test_a_memory_recalls_what_was_seen_sixteen_steps_ago_and_without_one_it_is_chance(tmp_path: Path) -> None:
@@ -85,12 +86,12 @@ def test_a_memory_recalls_what_was_seen_sixteen_steps_ago_and_without_one_it_is_
 
 def test_a_memory_recalls_what_was_seen_three_segments_ago(tmp_path: Path) -> None:
     """Breaks if the state is not carried from segment to segment, in acting, in learning, or alike in both."""
-    assert score(train("recall", tmp_path, 400_000, LONG, delay=100, wage=0.1)) >= 0.95
+    assert score(train("recall", tmp_path, 800_000, LONG, delay=100)) >= 0.95
 
 
 def test_the_long_recall_is_chance_without_a_memory(tmp_path: Path) -> None:
     """Breaks if the task gives the symbol away, and with it the meaning of the test above."""
-    assert score(train("recall", tmp_path, 50_000, LONG | NO_MEMORY, delay=100, wage=0.1)) <= 0.6
+    assert score(train("recall", tmp_path, 50_000, LONG | NO_MEMORY, delay=100)) <= 0.6
 
 
 def test_the_long_recall_notices_a_state_that_is_lost_between_segments(
@@ -105,7 +106,7 @@ def test_the_long_recall_notices_a_state_that_is_lost_between_segments(
         return segments
 
     monkeypatch.setattr(SegmentBuffer, "take", take_without_state)
-    assert score(train("recall", tmp_path, 400_000, LONG, delay=100, wage=0.1)) <= 0.6
+    assert score(train("recall", tmp_path, 800_000, LONG, delay=100)) <= 0.6
 
 
 def test_a_memory_knows_that_an_episode_has_just_begun(tmp_path: Path) -> None:

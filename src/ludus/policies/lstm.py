@@ -94,7 +94,7 @@ class LSTM(nn.Module):
         self._initialise(forget_bias)
 
     def _initialise(self, forget_bias: float) -> None:
-        """Orthogonal, gate by gate. Forget gates begin open: a state lasts about 1 + e^bias steps before it learns."""
+        """Orthogonal, gate by gate. Forget gates begin open: a state lasts about 1 + e^bias steps untrained."""
         for weight in (self.weight_x, self.weight_h):
             for gate in weight.data.chunk(4):
                 nn.init.orthogonal_(gate)
