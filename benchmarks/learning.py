@@ -38,6 +38,7 @@ CASES = {
         "kuka-pick-place", 3, 200, "success_rate", 0.99, None, None, ("--env.fixed", "--total-steps", "200000")
     ),
     "cartpole": Case("gym:CartPole-v1", 3, 100, "mean_reward", 475),
+    "cartpole-hidden": Case("gym:ludus/CartPoleNoVelocity-v1", 3, 100, "mean_reward", 500),
     "pendulum": Case("gym:Pendulum-v1", 3, 100, "mean_reward", -180),
     "half-cheetah": Case("half-cheetah", 3, 20, "mean_reward", 5800),
     "hopper": Case("hopper", 3, 20, "mean_reward", 2600),

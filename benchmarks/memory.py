@@ -131,7 +131,9 @@ def plot(results: dict[str, list[Result]], file: Path) -> None:
     for axis in axes:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0].legend(frameon=False, fontsize=8)
+    figure.legend(
+        *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9
+    )
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=130)
 

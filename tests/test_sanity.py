@@ -53,6 +53,10 @@ def score(run: Path, deterministic: bool = False) -> float:
     return float(np.mean(evaluate_run(run, 400, deterministic).returns))
 
 
+def metrics_of(run: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
 TASKS: dict[str, dict[str, Any]] = {
     "recall": {"delay": 5},
     "half_absent": {"delay": 7, "late": True},
@@ -145,18 +149,18 @@ def test_agents_that_want_opposite_things_learn_each_its_own(tmp_path: Path, gro
 def test_an_agent_that_is_there_half_of_the_time_learns_and_only_its_own_steps_count(
     tmp_path: Path, late: bool
 ) -> None:
-    """Breaks if absent steps are trained on, counted, or leave something in the memory."""
-    run = train("half_absent", tmp_path, 150_000, MEMORY, delay=7, late=late)
+    """Breaks if absent steps are counted, standardise observations, or go on with the episode before."""
+    run = train("half_absent", tmp_path, 150_000, MEMORY | {"policy.normalize_obs": True}, delay=7, late=late)
     result = evaluate_run(run, 400, deterministic=False)
     assert np.mean(result.returns) >= 0.95
     assert set(result.lengths) == {4, 8}
     assert np.mean(result.lengths) == 6  # one agent eight steps, the other four
     lengths = [row["rollout/ep_len_mean"] for row in metrics_of(run) if "rollout/ep_len_mean" in row]
     assert np.mean(lengths[len(lengths) // 2 :]) == pytest.approx(6, abs=0.1)
-
-
-def metrics_of(run: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    normalizer = ludus.load(run).normalizer
+    assert normalizer is not None
+    # Every episode shows one symbol and one "now", in 8 or in 4 steps.
+    np.testing.assert_allclose(normalizer.mean.numpy(), [1 / 12, 1 / 12, 1 / 6], atol=0.005)
 
 
 # Acting and crediting -------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def _hidden_cart_pole(config: TrainConfig) -> TrainConfig:
         config,
         env=GymConfig(id=config.env.id, num_envs=16),  # type: ignore[union-attr]
         policy=PolicyConfig(hidden=(64,), memory="lstm", memory_size=64),
-        ppo=dataclasses.replace(config.ppo, horizon=32, minibatches=4, update_epochs=4, learning_rate=2e-3),
+        ppo=dataclasses.replace(config.ppo, horizon=32, minibatches=4, update_epochs=4, learning_rate=1e-3),
         loop=LoopConfig(total_steps=200_000),
     )
 
