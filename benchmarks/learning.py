@@ -39,7 +39,7 @@ CASES = {
     ),
     "cartpole": Case("gym:CartPole-v1", 3, 100, "mean_reward", 475),
     "cartpole-hidden": Case("gym:ludus/CartPoleNoVelocity-v1", 3, 100, "mean_reward", 500),
-    "pendulum": Case("gym:Pendulum-v1", 3, 100, "mean_reward", -180),
+    "pendulum": Case("gym:Pendulum-v1", 6, 100, "mean_reward", -180),
     "half-cheetah": Case("half-cheetah", 3, 20, "mean_reward", 5800),
     "hopper": Case("hopper", 3, 20, "mean_reward", 2600),
     "walker2d": Case("walker2d", 3, 20, "mean_reward", 3600),

@@ -180,7 +180,7 @@ class Trainer:
 
     def _notify(self, moment: str, *arguments: dict[str, float]) -> bool:
         answers = [getattr(callback, moment)(self, *arguments) for callback in self.callbacks]
-        return all(answer is not False for answer in answers)
+        return all(answer is None or bool(answer) for answer in answers)
 
     # Measuring ----------------------------------------------------------------------------------
     def _row(self, train: dict[str, Tensor]) -> dict[str, float]:
