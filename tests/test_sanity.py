@@ -78,7 +78,7 @@ def test_the_tasks_themselves_keep_the_contract_and_continue_exactly_from_a_save
 
 # Memory ---------------------------------------------------------------------------------------------------
 # Gradients do not reach from one segment into another: over several, nothing teaches the memory to hold on. It
-# must do so by itself from the start (forget_bias), and need not tell the time (gamma 1: all steps are worth alike).
+# must do so by itself from the start (forget_bias), and need not tell the time (with gamma 1 it does not matter).
 LONG = MEMORY | {
     "env.num_envs": 256,
     "policy.memory_size": 128,

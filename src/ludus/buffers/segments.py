@@ -123,6 +123,7 @@ class SegmentBuffer:
         tensors = {name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes.items()}
         self._starts = tensors.pop("starts")
         self.track = Track(**tensors)
+        self._views: dict[tuple[int, int], Track] = {}
         self._flat = Track(**{name: tensor.flatten(0, 1) for name, tensor in tensors.items()})
 
     def keep_state(self, rows: slice, state: Tensor) -> None:
@@ -135,12 +136,20 @@ class SegmentBuffer:
 
     def write(self, rows: slice, column: int | Tensor, **values: Tensor) -> None:
         """One step of some rows, by the names of `Track`."""
+        track = self._of_rows(rows)
         for name, value in values.items():
-            target: Tensor = getattr(self.track, name)[:, rows]
+            target: Tensor = getattr(track, name)
             if isinstance(column, int):
                 target[column] = value
             else:
                 target.index_copy_(0, column, value[None])
+
+    def _of_rows(self, rows: slice) -> Track:
+        """The record of one group, whose views are made once."""
+        key = (rows.start, rows.stop)
+        if key not in self._views:
+            self._views[key] = Track(*(getattr(self.track, name)[:, rows] for name in _TRACK_NAMES))
+        return self._views[key]
 
     def take(self, update: int, judged: bool = True) -> Segments:
         """The segments of an update, in order. What the tensors hold is overwritten by the next rollout."""

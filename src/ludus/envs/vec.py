@@ -92,7 +92,8 @@ class EpisodeStats:
     """
 
     def __init__(self, num_rows: int, device: torch.device) -> None:
-        self._running = torch.zeros((2, num_rows), device=device)  # return and length of the present episode
+        self._running = torch.zeros((2, num_rows), device=device)  # of the present episode:
+        self._return, self._length = self._running.unbind()
         self._names: list[str] = []  # of the sums' columns
         self._sums = torch.zeros((2, 0), dtype=torch.float64, device=device)  # sums over episodes; their number
 
@@ -100,11 +101,13 @@ class EpisodeStats:
         """`present`: rows that had an agent before the step; None: all."""
         if ["ep_rew_mean", "ep_len_mean", *step.metrics] != self._names:
             self._extend(step)
-        self._running[0] += step.reward
-        self._running[1] += 1 if present is None else present
+        self._return += step.reward
+        self._length += 1 if present is None else present
+        done = step.done
+        if not done.is_cuda and not bool(done.any()):
+            return  # free to ask on a CPU
         # One matrix for all metrics: a handful of calls however many there are.
         values = torch.stack([*self._running, *step.metrics.values()])  # [metrics, rows]
-        done = step.done
         counted = done & ~torch.isnan(values)
         self._sums[0] += torch.where(counted, values, 0.0).sum(1, dtype=torch.float64)
         self._sums[1] += counted.sum(1)
