@@ -78,7 +78,8 @@ def evaluation_line(metrics: dict[str, float], prefix: str = "eval/") -> str:
         )
     known = ("success_rate", "success_low", "success_high", "mean_reward", "std_reward", "mean_length", "episodes")
     own = [name for name in metrics if name.startswith(prefix) and name.removeprefix(prefix) not in known]
-    parts += [f"{label(name)} {number(metrics[name])}" for name in own[:2]]  # of the task itself
+    if prefix + "success_rate" not in metrics:  # what the task itself says of how it went
+        parts += [f"{label(name)} {number(metrics[name])}" for name in own[:2]]
     return " · ".join(parts)
 
 
