@@ -8,9 +8,9 @@ from torch import Tensor
 
 from ludus.policies.heads import CategoricalHead, Head
 
-_MOST_FUSED = 256  # logits
+_MOST_FUSED = 256  # logits; ppo_triton, which cannot be imported everywhere, refuses more
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
-POLICY_LOSS, VALUE_LOSS, ENTROPY, KL, CLIP_FRACTION = range(5)  # of `Seed.means`
+KL = 3  # its place in `Seed.means`
 
 
 class Batch(NamedTuple):
@@ -32,7 +32,7 @@ class Seed(NamedTuple):
 
     params: Tensor  # [n, parameters of the head]
     value: Tensor  # [n]
-    means: Tensor | None  # [5] what a user wants to see of the loss
+    means: Tensor | None  # [5] policy loss, value loss, entropy, KL, clip fraction
 
 
 def loss_gradient(
