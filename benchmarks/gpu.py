@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from ludus.algorithms.ppo import PPO
-from ludus.config import TrainConfig, apply_overrides, make_plan
+from ludus.config import TrainConfig, apply_overrides, make_schedule
 from ludus.envs import make_groups
 from ludus.envs.vec import derive_seed
-from ludus.policies.policy import make_policy
+from ludus.policies.making import make_actor_critic
 from ludus.presets import find_preset
 from ludus.training.collector import Collector
 from ludus.training.loop import PRECISIONS, find_device
@@ -54,8 +54,8 @@ def make_loop(config: TrainConfig) -> tuple[Loop, int]:
     device = find_device(config.device)
     torch.set_float32_matmul_precision(PRECISIONS[config.precision])
     groups = make_groups(config.env, config.groups, device)
-    schedule = make_plan(config, sum(env.num_rows for env in groups)).schedule
-    policy = make_policy(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
+    schedule = make_schedule(config, sum(env.num_rows for env in groups))
+    policy = make_actor_critic(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
     ppo = PPO(policy, config.ppo, schedule, config.seed, config.cuda_graphs)
     collector = Collector(groups, policy, schedule, config.ppo.gamma, config.seed, config.cuda_graphs)
     return Loop(collector, ppo), schedule.segments * schedule.horizon

@@ -18,7 +18,8 @@ import torch
 
 from ludus.buffers.segments import SegmentSchedule
 from ludus.envs import GymConfig, KukaConfig, make_groups
-from ludus.policies.policy import PolicyConfig, make_policy
+from ludus.policies.making import make_actor_critic
+from ludus.policies.policy import PolicyConfig
 from ludus.training.collector import Collector
 
 HORIZON = 16
@@ -57,7 +58,7 @@ def collectors(name: str) -> dict[int, Collector]:
     made = {}
     for groups in (1, 2):
         envs = make_groups(config, groups)
-        policy = make_policy(envs[0], PolicyConfig(hidden=hidden, shared_trunk=True), seed=0)
+        policy = make_actor_critic(envs[0], PolicyConfig(hidden=hidden, shared_trunk=True), seed=0)
         schedule = SegmentSchedule(config.num_envs, config.num_envs, HORIZON)
         made[groups] = Collector(envs, policy, schedule, gamma=0.99, seed=0)
     return made
@@ -76,10 +77,11 @@ def main() -> None:
             for groups, collector in both.items():
                 start = time.perf_counter()
                 collector.collect(update)
-                seconds, timing = time.perf_counter() - start, collector.take_timing()
+                seconds = time.perf_counter() - start
+                acting = collector.timing.shares(seconds)["time/act_share"]
                 if update:  # the first one warms up
                     times[groups].append(seconds)
-                    shares += [timing.act / seconds] if groups == 1 else []
+                    shares += [acting] if groups == 1 else []
         one, two = (statistics.median(times[groups]) for groups in (1, 2))
         act = statistics.median(shares)
         told = (

@@ -30,7 +30,8 @@ from ludus.buffers.segments import SegmentSchedule
 from ludus.envs.forage import Forage, ForageConfig
 from ludus.envs.gym import GymConfig, make_gym
 from ludus.envs.vec import State, Step, VecEnv
-from ludus.policies.policy import Policy, PolicyConfig
+from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.policy import PolicyConfig
 from ludus.training.collector import Collector
 
 PUFFERLIB = 39_000  # agent-steps per CPU-second
@@ -89,7 +90,7 @@ class Shape:
 def ludus_rates(env: VecEnv, shape: Shape, iterations: int) -> tuple[float, float]:
     """Agent-steps per second, and per second of CPU time."""
     torch.set_num_threads(1)
-    policy = Policy(
+    policy = ActorCritic(
         env.obs_space,
         env.action_space,
         PolicyConfig(hidden=(128,), activation="relu", memory="lstm", memory_size=128, normalize_obs=False),

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ludus.errors import CheckpointError
-from ludus.policies.policy import Policy, PolicyConfig
+from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.policy import PolicyConfig
 from ludus.training import checkpoint as checkpoints
 from ludus.training.checkpoint import (
     checkpoint_path,
@@ -37,14 +38,16 @@ from ludus.training.checkpoint import (
 FILES = ["policy.json", "policy.safetensors", "training.json", "training.safetensors"]
 
 
-def make_policy(seed: int = 0) -> Policy:
+def make_policy(seed: int = 0) -> ActorCritic:
     torch.manual_seed(seed)
     box = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
-    return Policy(box, gym.spaces.Box(-1.0, 2.0, (2,), np.float32), PolicyConfig(hidden=(8,)))
+    return ActorCritic(box, gym.spaces.Box(-1.0, 2.0, (2,), np.float32), PolicyConfig(hidden=(8,)))
 
 
 def save(folder: Path, step: int) -> Path:
-    return save_checkpoint(folder, step, make_policy(step), {"step": torch.tensor(step), "text": f"at {step}"})
+    return save_checkpoint(
+        folder, step, {"policy": make_policy(step)}, {"step": torch.tensor(step), "text": f"at {step}"}
+    )
 
 
 def refuse(text: str) -> None:
@@ -99,7 +102,7 @@ def test_a_checkpoint_gives_back_policy_and_state_bit_for_bit(tmp_path: Path) ->
     policy = make_policy(3)
     policy.normalizer.update([torch.randn(50, 3)])
     state = {"rng": torch.Generator().manual_seed(4).get_state(), "list": [1.1, {"x": torch.ones(2).double()}]}
-    path = save_checkpoint(tmp_path, 12, policy, state)
+    path = save_checkpoint(tmp_path, 12, {"policy": policy}, state)
     assert path == tmp_path / "step_000000012"
     loaded = load_policy(path)
     assert same(dict(loaded.state_dict()), dict(policy.state_dict()))
@@ -115,7 +118,7 @@ def test_parameters_that_share_one_flat_tensor_are_saved_apart(tmp_path: Path) -
 
     policy = make_policy()
     FlatAdam(policy.parameters(), 0.5)
-    loaded = load_policy(save_checkpoint(tmp_path, 1, policy, {}))
+    loaded = load_policy(save_checkpoint(tmp_path, 1, {"policy": policy}, {}))
     assert same(dict(loaded.state_dict()), dict(policy.state_dict()))
 
 
@@ -229,7 +232,7 @@ def test_a_crash_while_replacing_a_checkpoint_of_the_same_step_loses_neither(
         else:
             patch.setattr(Path, "rename", crash)
         with pytest.raises(KeyboardInterrupt):
-            save_checkpoint(tmp_path, 1, make_policy(), {"text": "newer"})
+            save_checkpoint(tmp_path, 1, {"policy": make_policy()}, {"text": "newer"})
     clear_leftovers(tmp_path)
     assert load_training(newest_intact(tmp_path, refuse)) == (1, {"text": "newer"})
     assert [p.name for p in tmp_path.iterdir()] == ["step_000000001"]

@@ -23,7 +23,8 @@ from ludus.errors import LudusError
 from ludus.logging import replay
 from ludus.logging.console import Console
 from ludus.logging.jsonl import read_metrics
-from ludus.policies.policy import Actor, PolicyConfig, make_policy
+from ludus.policies.making import make_actor_critic
+from ludus.policies.policy import Actor, PolicyConfig
 from ludus.presets import OPEN_KINDS
 from ludus.training.loop import Trainer
 from ludus.viewing import record_replay
@@ -229,7 +230,7 @@ def test_a_replay_of_several_agents_goes_on_until_the_last_is_gone_and_forgets_w
 
     config = PettingZooConfig("pettingzoo_test_envs:Arena")
     env = make_vec_env(config, 1)
-    policy = make_policy(env, PolicyConfig(memory="lstm", memory_size=8), 0)
+    policy = make_actor_critic(env, PolicyConfig(memory="lstm", memory_size=8), 0)
     shown: list[Any] = []
     forgotten: list[list[bool]] = []
     monkeypatch.setattr(replay, "frames_html", lambda frames, *_: shown.extend(frames) or "page")

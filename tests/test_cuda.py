@@ -27,13 +27,13 @@ import ludus
 from ludus import cli
 from ludus.algorithms.ppo import PPO
 from ludus.buffers.segments import Segments, SegmentSchedule, Track
-from ludus.config import TrainConfig, apply_overrides, make_plan
+from ludus.config import TrainConfig, apply_overrides, make_schedule
 from ludus.envs import make_vec_env
 from ludus.envs.forage import Forage, ForageConfig
 from ludus.envs.vec import State, Step, VecEnv, derive_seed
 from ludus.logging.console import Console
 from ludus.logging.jsonl import read_metrics
-from ludus.policies.policy import make_policy
+from ludus.policies.making import make_actor_critic
 from ludus.presets import find_preset
 from ludus.training.checkpoint import load_policy, load_training, newest_intact, split_tree
 from ludus.training.collector import Collector
@@ -125,8 +125,8 @@ def make_loop(config: TrainConfig) -> Loop:
     device = torch.zeros(1, device=config.device).device
     per_group = config.env.num_envs // config.groups
     groups = [make_vec_env(config.env, per_group, device=device) for _ in range(config.groups)]
-    schedule = make_plan(config, sum(env.num_rows for env in groups)).schedule
-    policy = make_policy(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
+    schedule = make_schedule(config, sum(env.num_rows for env in groups))
+    policy = make_actor_critic(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
     ppo = PPO(policy, config.ppo, schedule, config.seed, config.cuda_graphs)
     return Loop(Collector(groups, policy, schedule, config.ppo.gamma, config.seed, config.cuda_graphs), ppo)
 

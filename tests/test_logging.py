@@ -2,6 +2,7 @@
 
 import fcntl
 import io
+import itertools
 import json
 import math
 import os
@@ -23,7 +24,7 @@ from ludus.logging import text
 from ludus.logging.console import Console
 from ludus.logging.dashboard import Dashboard
 from ludus.logging.jsonl import JsonlSink, read_metrics, truncate_to
-from ludus.logging.run_state import RunState
+from ludus.logging.run_state import Course, Level, RunState, quality
 from ludus.logging.sinks import Tee
 from ludus.logging.tensorboard import TensorBoardSink
 from ludus.logging.wandb import WandbSink
@@ -160,6 +161,29 @@ def test_tensorboard_files_hold_every_scalar(tmp_path: Path) -> None:
         sink.write(step, {"rollout/ep_rew_mean": step / 2, "train/bad": math.nan})
     sink.close()
     assert _tensorboard_points(tmp_path, "rollout/ep_rew_mean") == [(10, 5.0), (20, 10.0), (30, 15.0)]
+
+
+PUBLIC = {
+    "Epoch": 3,
+    "Cycle": 12,
+    "Episodes": 340,
+    "Timesteps": 120_000,
+    "TimeCost(sec)/train": 12.25,
+    "TimeCost(sec)/test": 1.5,
+    "R_loss": 0.0125,
+    "Q_loss": 1.25,
+    "Pi_loss": -12.5,
+}
+
+
+def test_tensorboard_and_the_jsonl_keep_the_public_names_letter_for_letter(tmp_path: Path) -> None:
+    """Parentheses and slashes included: people compare these curves with those of other programs."""
+    tee = Tee([TensorBoardSink(tmp_path / "tb"), JsonlSink(tmp_path / "metrics.jsonl")])
+    tee.write(101_469, PUBLIC)
+    tee.close()
+    for name, value in PUBLIC.items():
+        assert _tensorboard_points(tmp_path / "tb", name) == [(101_469, pytest.approx(value))]
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 101_469, **PUBLIC}]
 
 
 def test_tensorboard_forgets_the_rows_that_a_resume_dropped(tmp_path: Path) -> None:
@@ -514,3 +538,227 @@ def test_the_best_evaluation_is_by_success_then_reward() -> None:
     assert state.best_evaluation.step == 2
     assert state.last_evaluation is not None
     assert state.last_evaluation.step == 3
+
+
+# The four levels, and the jobs that learn a reward ---------------------------------------------------
+LEVELS = [Level("epoch", 3, 10), Level("cycle", 12, 100), Level("iteration", 50, 100), Level("batch", 30, 50)]
+HELD_OUT = {
+    "reward/R2": 0.93,
+    "reward/AUC": 0.998,
+    "reward/correlation": 0.84,
+    "reward/correlation_within": 0.71,
+    "reward/progress_error": 0.0625,
+}
+
+
+def _page(monkeypatch: pytest.MonkeyPatch, state: RunState, width: int = 80, height: int = 24) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("LINES", str(height))
+    dashboard = Dashboard(io.StringIO(), state)
+    with dashboard._console.capture() as capture:
+        dashboard._console.print(dashboard._draw())
+    lines = capture.get().splitlines()
+    assert {len(line) for line in lines} == {min(width, 120)}
+    assert len(lines) < height
+    return lines
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize(("width", "height"), [(60, 24), (80, 24), (80, 12), (100, 30), (120, 40)])
+def test_every_level_has_its_bar(monkeypatch: pytest.MonkeyPatch, width: int, height: int, count: int) -> None:
+    state = _state()
+    state.levels = tuple(LEVELS[:count])
+    lines = _page(monkeypatch, state, width, height)
+    shown = [line for line in lines if re.search(r"\d/\d+ [━─]{6,}", line)]
+    assert len(shown) == (1 if count == 2 or (width >= 80 and count == 3) or width >= 100 else 2)
+    for name, done, total in LEVELS[:count]:
+        assert re.search(rf"{name} +{done}/{total} [━─]+", "".join(shown))
+    assert all(line.endswith(("━ │", "─ │")) for line in shown[: count // 2])  # to the right edge
+    assert "epoch 1 · cycle 2" not in "".join(lines)
+
+
+def test_bars_below_each_other_begin_at_the_same_place_and_are_full_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    state = _state()
+    state.levels = (*LEVELS[:3], Level("batch", 50, 50))
+    first, second = _page(monkeypatch, state)[3:5]
+    assert [m.start() for m in re.finditer(r"[━─]+", first)] == [m.start() for m in re.finditer(r"[━─]+", second)]
+    assert "─" not in second.partition("50/50")[2]
+    state.levels = (Level("epoch", 1, 0), Level("cycle", 12_345, 1_000_000))  # a total that nobody knows
+    line = _page(monkeypatch, state)[3]
+    assert "epoch   1 ──" in line
+    assert "12,345/1,000,000" in line
+
+
+def test_the_note_and_the_iteration_have_their_places_beside_the_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console("plain", io.StringIO())
+    console.start(40_000)
+    console.levels(LEVELS)
+    console.iteration("iteration 50: R_loss 0.0123")
+    console.progress(10_000, "evaluating")
+    page = _page(monkeypatch, console.state)
+    assert "10,000 / 40,000 steps · evaluating" in page[2]
+    assert "iteration 50: R_loss 0.0123" in page[6]
+    console.progress(10_000, "a note that is far too long for the little room that is left here")
+    assert "…" in _page(monkeypatch, console.state)[2]
+    console.state.levels = ()
+    console.progress(10_000, "")
+    assert _page(monkeypatch, console.state)[3].endswith("iteration 50: R_loss 0.0123 │")
+
+
+@pytest.mark.parametrize("mode", ["plain", "dashboard", "quiet"])
+def test_levels_and_recent_values_cost_microseconds(mode: str) -> None:
+    console = Console(mode, io.StringIO())  # type: ignore[arg-type]
+    console.start(10**9)
+    console.row(0, row())
+    started = time.perf_counter()
+    for i in range(20_000):
+        console.levels((Level("epoch", 3, 10), Level("cycle", 12, 100), Level("batch", i, 20_000)))
+        console.recent("train/r_loss", 1.0 / (i + 1))
+    microseconds = (time.perf_counter() - started) / 20_000 * 1e6
+    console.close()
+    assert microseconds < 30
+
+
+def test_a_long_course_keeps_its_shape_in_a_few_hundred_means() -> None:
+    course = Course([math.nan])
+    for i in range(100_000):
+        course.add(float(i))
+    assert 100 < len(course.means) <= 400
+    gaps = {b - a for a, b in itertools.pairwise(course.means)}
+    assert len(gaps) == 1  # every mean is over as long a stretch
+    assert course.means[0] < 1000
+    assert course.means[-1] > 99_000
+
+
+def _reward_console(mode: str = "plain") -> tuple[Console, io.StringIO]:
+    stream = io.StringIO()
+    console = Console(mode, stream)  # type: ignore[arg-type]
+    console.start(5_000_000, 0, unit="batches")
+    return console, stream
+
+
+def test_reward_only_training_shows_its_loss_and_the_held_out_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    console, _ = _reward_console()
+    assert "no loss has been measured yet" in "".join(_page(monkeypatch, console.state))
+    console.levels(LEVELS)
+    for i in range(50):
+        console.recent("train/r_loss", 1.0 / (i + 1))
+    metrics = {"train/r_loss": 0.5, "train/reward_mean": 0.25, "time/fps": 1234.0, **HELD_OUT}
+    console.row(5000, metrics)
+    console.evaluation(5000, HELD_OUT)
+    page = _page(monkeypatch, console.state)
+    assert "5,000 / 5,000,000 batches" in page[2]
+    assert "1,234 batches/s" in page[5]
+    joined = "\n".join(page)
+    assert re.search(r"reward loss +0\.5000 +█", joined)
+    assert re.search(r"AUC +0\.998", joined)
+    assert re.search(r"R² +0\.93", joined)
+    assert "best on held-out episodes, at 5,000 batches" in joined
+    assert "AUC 0.998 · R² 0.93 · correlation 0.84" in joined
+    assert "mean reward" in joined
+    assert "no episode has ended yet" not in joined
+    assert joined.count("reward loss") == 1
+    assert console.state.past("reward/AUC") == (0.998,)  # told as a row and as an evaluation, kept once
+
+
+def test_what_a_resume_remembers_begins_the_curve_of_the_loss() -> None:
+    console, _ = _reward_console()
+    console.remember([{"step": 100 * i, "train/r_loss": 1.0 * i} for i in range(3)])
+    console.recent("train/r_loss", 7.0)
+    assert console.state.past("train/r_loss") == (0.0, 1.0, 2.0, 7.0)
+
+
+def test_an_evaluation_of_a_reward_says_auc_r2_and_correlation() -> None:
+    assert text.evaluation_line(HELD_OUT) == "AUC 0.998 · R² 0.93 · correlation 0.84"
+    assert text.evaluation_line(HELD_OUT | {"reward/AUC": math.nan}).startswith("R² 0.93 · correlation 0.84")
+    online = {"eval/mean_reward": 221.0, "eval/std_reward": 12.0, **HELD_OUT}
+    assert text.evaluation_line(online) == "reward 221 ± 12 · AUC 0.998 · R² 0.93"
+    console, stream = _reward_console()
+    console.evaluation(1000, HELD_OUT)
+    console.evaluation(2000, HELD_OUT | {"reward/AUC": 0.9})
+    console.evaluation(3000, {"reward/AUC": math.nan, "reward/R2": math.nan})
+    assert stream.getvalue().splitlines() == [
+        "eval at 1,000: AUC 0.998 · R² 0.93 · correlation 0.84 ★ best",
+        "eval at 2,000: AUC 0.900 · R² 0.93 · correlation 0.84",
+        "eval at 3,000: the held-out episodes tell nothing",
+    ]
+
+
+def test_the_best_reward_is_by_auc_then_r2() -> None:
+    assert quality(HELD_OUT) == (0.998, 0.93)
+    assert quality({"reward/AUC": math.nan, "reward/R2": 0.5}) == (-math.inf, 0.5)
+    assert quality({"reward/correlation": 0.5}) == (-math.inf, 0.5)
+    assert quality({"eval/mean_reward": 5.0, **HELD_OUT}) == (-math.inf, 5.0)
+
+
+def test_the_losses_of_sac_have_words_in_a_sensible_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = RunState()
+    state.start(1000, 0)
+    names = ("alpha_loss", "alpha", "entropy", "r_loss", "pi_loss", "q_loss", "q_mean", "reward_mean")
+    state.add_row(10, {"rollout/ep_rew_mean": 1.0} | {f"train/{name}": 0.5 for name in names})
+    page = "\n".join(_page(monkeypatch, state))
+    words = ["Q loss", "policy loss", "reward loss", "mean Q", "mean reward", "entropy", "temperature"]
+    places = [page.index(f"│ {word} ") for word in [*words, "temperature loss"]]
+    assert places == sorted(places)
+    assert "no episode" not in page
+
+
+def test_return_decomposition_prints_the_public_table() -> None:
+    stream = io.StringIO()
+    console = Console("plain", stream)
+    console.start(45_000)
+    for i in range(1, 46):
+        reward = {"reward/correlation": 0.84} if i > 2 else {}
+        console.row(1000 * i, PUBLIC | {"Cycle": i, "time/fps": 5.0, "rollout/ep_rew_mean": -1.0 * i} | reward)
+    lines = stream.getvalue().splitlines()
+    heads = [line for line in lines if "Epoch" in line]
+    assert heads[0].split() == [*PUBLIC, "return", "done", "ETA"]
+    assert heads[1].split() == [*PUBLIC, "return", "corr.", "done", "ETA"]
+    assert len(heads) == 1 + 3  # at first, when the correlation appears, and every twenty rows
+    assert len({len(line) for line in lines[3:]}) == 1
+    assert lines[1].split()[:6] == ["3", "1", "340", "120,000", "12.2", "1.5"]
+
+
+def test_a_table_with_missing_losses_shows_the_others() -> None:
+    console, stream = _reward_console()
+    console.row(500, {name: PUBLIC[name] for name in ("Epoch", "Cycle", "R_loss")} | HELD_OUT)
+    head = stream.getvalue().splitlines()[0]
+    assert head.split() == ["Epoch", "Cycle", "R_loss", "AUC", "R²", "corr.", "corr/ep", "done", "ETA"]
+
+
+def test_a_plain_table_of_reward_only_training_counts_batches() -> None:
+    console, stream = _reward_console()
+    console.row(500, {"train/r_loss": 0.5, "time/fps": 1234.0} | HELD_OUT)
+    head = stream.getvalue().splitlines()[0].split()
+    assert head == ["batches", "done", "ETA", "batches/s", "R", "loss", "AUC", "R²", "corr.", "corr/ep"]
+    resumed = Console("plain", stream)
+    resumed.start(5_000_000, 500, unit="batches")
+    assert stream.getvalue().splitlines()[-1] == "continuing at 500 of 5,000,000 batches"
+
+
+def test_iterations_are_printed_now_and_then_and_the_last_before_its_cycle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    console, stream = _reward_console()
+    clock = [100.0]
+    monkeypatch.setattr("ludus.logging.plain.time.monotonic", lambda: clock[0])
+    for i in range(50):
+        clock[0] += 0.1
+        console.iteration(f"iteration {i}")
+    console.row(500, {"Epoch": 1, "Cycle": 1})
+    console.row(600, {"Epoch": 1, "Cycle": 2})
+    lines = [line.split() for line in stream.getvalue().splitlines()]
+    said = [int(words[1]) for words in lines if words[0] == "iteration"]
+    assert said == [0, 20, 40, 49] or said == [0, 21, 42, 49]  # the clock's sums are not exact
+    assert lines[-4][1] == "49"
+    assert [words[1] for words in lines[-2:]] == ["1", "2"]
+
+
+def test_a_sign_of_life_says_where_the_loops_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ludus.logging.plain._HEARTBEAT_S", -1.0)
+    console, stream = _reward_console()
+    console.levels(LEVELS)
+    console.progress(250)
+    assert stream.getvalue().endswith("… epoch 3/10 · cycle 12/100 · iteration 50/100 · batch 30/50\n")

@@ -7,22 +7,25 @@ import pytest
 import torch
 
 from ludus.buffers.segments import SegmentSchedule
+from ludus.config import apply_overrides
 from ludus.errors import ConfigError
-from ludus.policies.policy import make_policy
+from ludus.policies.making import make_actor_critic
 from ludus.presets import find_preset
 from ludus.runs import make_env
-from ludus.training.memory import MemoryPlan, plan_memory, refuse_what_cannot_fit, size
+from ludus.training.loop import make_job
+from ludus.training.memory import plan_memory, refuse_what_cannot_fit, size
 
 # In a process of its own, whose largest size tells what a rollout and an update took.
 SCRIPT = """
 import sys, json
 import psutil, torch
 from ludus.algorithms.ppo import PPO
-from ludus.config import apply_overrides, make_plan
+from ludus.config import apply_overrides, make_schedule
 from ludus.envs import make_groups
-from ludus.policies.policy import make_policy
+from ludus.policies.making import make_actor_critic
 from ludus.presets import find_preset
 from ludus.training.collector import Collector
+from ludus.training.loop import make_job
 from ludus.training.memory import plan_memory
 
 torch.set_num_threads(1)
@@ -30,8 +33,8 @@ config = apply_overrides(find_preset("forage").config, json.loads(sys.argv[1]))
 groups = make_groups(config.env, 1)
 groups[0].reset(0)
 groups[0].step(torch.zeros(groups[0].num_rows, dtype=torch.int64))
-schedule = make_plan(config, groups[0].num_rows).schedule
-policy = make_policy(groups[0], config.policy, 0)
+schedule = make_schedule(config, groups[0].num_rows)
+policy = make_actor_critic(groups[0], config.policy, 0)
 before = psutil.Process().memory_info().rss
 collector = Collector(groups, policy, schedule, 0.97, 0)
 ppo = PPO(policy, config.ppo, schedule, 0)
@@ -65,11 +68,19 @@ def test_the_plan_is_within_15_percent_of_what_is_taken(case: str) -> None:
 
 def test_what_cannot_fit_is_refused_with_numbers_and_a_way_out() -> None:
     env = make_env("forage", num_envs=2)
-    policy = make_policy(env, find_preset("forage").config.policy, 0)
+    policy = make_actor_critic(env, find_preset("forage").config.policy, 0)
     plan = plan_memory(policy, SegmentSchedule(10**9, 10**9, 64), minibatches=4)
-    with pytest.raises(ConfigError, match=r"needs [\d.]+ GB of memory, but cpu has .* --ppo.minibatches"):
-        refuse_what_cannot_fit(plan, torch.device("cpu"))
-    refuse_what_cannot_fit(MemoryPlan(1, 1, 1, 1, 0), torch.device("cpu"))
+    with pytest.raises(ConfigError, match=r"needs [\d.]+ GB of memory, but cpu has .* recorded steps.* Take less"):
+        refuse_what_cannot_fit(plan.total, plan.line(), "Take less.", torch.device("cpu"))
+    refuse_what_cannot_fit(5, "little", "Take less.", torch.device("cpu"))
+
+
+def test_a_replay_that_cannot_fit_is_refused_before_it_is_taken() -> None:
+    with pytest.raises(ConfigError, match=r"GB of memory.* replay, .* --replay.capacity"):
+        make_job(
+            apply_overrides(find_preset("gym:Pendulum-v1", "sac").config, {"replay.capacity": 10**12}),
+            torch.device("cpu"),
+        )
 
 
 def test_sizes_are_easy_to_read() -> None:

@@ -14,8 +14,9 @@ from ludus.algorithms.return_scale import ReturnScale
 from ludus.algorithms.update_data import prioritized
 from ludus.buffers.segments import SegmentBuffer, Segments, SegmentSchedule
 from ludus.errors import ConfigError
+from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.normalizer import ObsNormalizer
-from ludus.policies.policy import Policy, PolicyConfig
+from ludus.policies.policy import PolicyConfig
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (5,), np.float32)
 ACTION_SPACES = {
@@ -29,7 +30,7 @@ def schedule_of(rows: int, horizon: int) -> SegmentSchedule:
     return SegmentSchedule(rows, rows, horizon)
 
 
-def random_segments(policy: Policy, rows: int, horizon: int, seed: int) -> Segments:
+def random_segments(policy: ActorCritic, rows: int, horizon: int, seed: int) -> Segments:
     """A rollout as it might have been recorded, with ends of both kinds."""
     g = torch.Generator().manual_seed(seed)
     shape = (horizon + 1, rows)
@@ -60,7 +61,7 @@ def random_segments(policy: Policy, rows: int, horizon: int, seed: int) -> Segme
 
 
 @torch.no_grad()
-def choose(policy: Policy, params: Tensor, generator: torch.Generator) -> Tensor:
+def choose(policy: ActorCritic, params: Tensor, generator: torch.Generator) -> Tensor:
     return policy.head.sample(params, policy.head.noise(params.shape[:-1], generator))
 
 
@@ -125,7 +126,7 @@ def test_written_out_gradient_equals_autograd(
         hidden=(16, 8), shared_trunk=shared, activation=activation, normalize_obs=False,  # type: ignore[arg-type]
         memory="lstm" if memory else "none", memory_size=8,
     )  # fmt: skip
-    policy = Policy(OBS, ACTION_SPACES[kind], config)
+    policy = ActorCritic(OBS, ACTION_SPACES[kind], config)
     torch.nn.init.normal_(policy.head.linear.weight)  # far from uniform, so that every term matters
     ppo_config = PPOConfig(horizon=8, minibatches=1, entropy_coef=0.03, value_clip=value_clip, max_grad_norm=1e9)
     g = torch.Generator().manual_seed(1)
@@ -159,7 +160,7 @@ def test_written_out_gradient_equals_autograd(
         torch.testing.assert_close(gradient, p.grad, rtol=1e-9, atol=1e-11)
 
 
-def _slow_loss(policy: Policy, batch: Batch, config: PPOConfig) -> Tensor:
+def _slow_loss(policy: ActorCritic, batch: Batch, config: PPOConfig) -> Tensor:
     params, value = _slow_outputs(policy, batch)
     if isinstance(policy.action_space, gym.spaces.Box):
         dist = torch.distributions.Normal(params, policy.head.log_std.exp())  # type: ignore[operator, union-attr]
@@ -180,7 +181,7 @@ def _slow_loss(policy: Policy, batch: Batch, config: PPOConfig) -> Tensor:
     return policy_loss + config.value_coef * (error * share).sum() - config.entropy_coef * (entropy * share).sum()
 
 
-def _slow_outputs(policy: Policy, batch: Batch) -> tuple[Tensor, Tensor]:
+def _slow_outputs(policy: ActorCritic, batch: Batch) -> tuple[Tensor, Tensor]:
     """Step by step, with torch's own LSTM cell and autograd."""
     memory = policy.memory
     if memory is None or batch.keep is None:
@@ -277,7 +278,7 @@ def test_prioritized_choice_has_its_probabilities_and_weights_that_undo_them() -
 @pytest.mark.parametrize("kind", ACTION_SPACES)
 def test_sampled_actions_have_the_probabilities_they_are_said_to_have(kind: str) -> None:
     torch.manual_seed(0)
-    policy = Policy(OBS, ACTION_SPACES[kind], PolicyConfig(hidden=(8,), initial_std=0.5))
+    policy = ActorCritic(OBS, ACTION_SPACES[kind], PolicyConfig(hidden=(8,), initial_std=0.5))
     torch.nn.init.normal_(policy.head.linear.weight)
     params = policy.params_of(torch.randn(1, 5), policy.start(1))[0].detach().expand(200_000, -1)
     action = choose(policy, params, torch.Generator().manual_seed(1))
@@ -289,7 +290,7 @@ def test_sampled_actions_have_the_probabilities_they_are_said_to_have(kind: str)
 def test_update_keeps_going_to_the_end_without_a_divergence_limit_and_stops_with_one() -> None:
     def gradient_steps(target_kl: float) -> float:
         torch.manual_seed(0)
-        policy = Policy(OBS, ACTION_SPACES["gaussian"], PolicyConfig(hidden=(16,)))
+        policy = ActorCritic(OBS, ACTION_SPACES["gaussian"], PolicyConfig(hidden=(16,)))
         config = PPOConfig(horizon=16, minibatches=4, update_epochs=8, learning_rate=3e-2, target_kl=target_kl)
         ppo = PPO(policy, config, schedule_of(8, 16), seed=0)
         ppo.update(random_segments(policy, 8, 16, 0), progress=0.0)
@@ -300,9 +301,9 @@ def test_update_keeps_going_to_the_end_without_a_divergence_limit_and_stops_with
 
 
 def test_minibatches_that_do_not_divide_the_rollout_are_refused_with_numbers_that_would() -> None:
-    policy = Policy(OBS, ACTION_SPACES["gaussian"], PolicyConfig())
+    policy = ActorCritic(OBS, ACTION_SPACES["gaussian"], PolicyConfig())
     with pytest.raises(ConfigError, match=r"5 segments × horizon 7 = 35 steps do not divide into 4 .* 1 or 5"):
         PPO(policy, PPOConfig(horizon=7, minibatches=4), schedule_of(5, 7), seed=0)
-    remembers = Policy(OBS, ACTION_SPACES["gaussian"], PolicyConfig(memory="lstm"))
+    remembers = ActorCritic(OBS, ACTION_SPACES["gaussian"], PolicyConfig(memory="lstm"))
     with pytest.raises(ConfigError, match="of whole segments"):
         PPO(remembers, PPOConfig(horizon=8, minibatches=4), schedule_of(6, 8), seed=0)

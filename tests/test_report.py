@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import json
 import math
 import re
@@ -26,6 +27,7 @@ from ludus.logging.charts import Chart, Series, _ticks, chart_html
 from ludus.logging.jsonl import JsonlSink
 from ludus.logging.replay import Replay, frames_html, replay_html
 from ludus.logging.report import write_report
+from ludus.logging.reward_page import MAX_TRACES, RewardTrace, reward_section
 from ludus.logging.viewer import play
 
 ANT = Path(gymnasium.__file__).parent / "envs/mujoco/assets/ant.xml"
@@ -162,6 +164,138 @@ def test_a_replay_is_embedded_and_written_beside_and_found_again(tmp_path: Path)
     assert (run / "replay.html").read_text() == '<p class="x">moving</p>'
     page = write_report(run).read_text()
     assert 'srcdoc="&lt;p class=&quot;x&quot;&gt;moving&lt;/p&gt;"' in page
+
+
+# A learned reward -----------------------------------------------------------------------------------
+def write_reward_run(folder: Path, rows: int = 50, step: int = 5000) -> Path:
+    sink = JsonlSink(folder / "metrics.jsonl")
+    for i in range(1, rows + 1):
+        good = 1 - math.exp(-4 * i / rows)
+        metrics = {
+            "Epoch": 1,
+            "Cycle": i,
+            "R_loss": 1.1 - good,
+            "train/reward_mean": good,
+            "time/elapsed_s": 2.0 * i,
+        }
+        held_out = {"AUC": 0.5 + 0.5 * good, "R2": good, "correlation": 0.9 * good, "progress_error": 1 - good}
+        sink.write(step * i or 101_469, metrics | {f"reward/{name}": value for name, value in held_out.items()})
+    sink.close()
+    return folder
+
+
+def reward_trace(k: int = 0, success: bool | None = True, steps: int = 90, frames: int = 5) -> RewardTrace:
+    t = np.linspace(0, 1, steps)
+    pictures = [np.full((60, 80, 3), 40 * i % 256, dtype=np.uint8) for i in range(frames)]
+    outcome = {True: " · success", False: " · failure", None: ""}[success]
+    places = [round(x) for x in np.linspace(0, steps - 1, frames)]
+    return RewardTrace(f"demo_{k}{outcome}", success, 3 * t**2 - 1, 100 * t, t, pictures, places)
+
+
+def test_a_reward_only_run_has_its_own_headlines_curves_and_table(tmp_path: Path) -> None:
+    page = write_report(write_reward_run(tmp_path)).read_text()
+    tiles = page[page.index('class="tiles"') : page.index("<h2>")]
+    for words in ("0.991", "AUC", "R² of held-out returns", "correlation", "reward loss", "250,000", "batches"):
+        assert words in tiles
+    assert "success</span>" not in tiles
+    assert "no evaluation" not in page.lower()
+    for title in ("Reward loss", "AUC, successes against failures", "R² of the return", "Progress error"):
+        assert f"<b>{title}</b>" in page
+    assert page.count("<tr") == 1 + 50
+    assert "<th>batches</th><th>AUC</th><th>R²</th><th>correlation</th>" in page
+    assert '<body data-x="batch">' in page
+    assert "<b>Epoch</b>" not in page
+    assert "<b>R_loss</b>" not in page
+
+
+def test_rows_that_all_stand_at_the_size_of_the_store_are_drawn_one_after_the_other(tmp_path: Path) -> None:
+    page = write_report(write_reward_run(tmp_path, rows=5, step=0)).read_text()
+    assert '"step": [1, 2, 3, 4, 5]' in page
+    sink = JsonlSink(tmp_path / "told" / "metrics.jsonl")
+    for i in range(1, 4):
+        sink.write(101_469, {"loop/batches": 500 * i, "R_loss": 1.0 / i})
+    sink.close()
+    page = write_report(tmp_path / "told").read_text()
+    assert '"step": [500, 1000, 1500]' in page
+    assert "<b>1,500</b><span>batches</span>" in page
+
+
+def test_an_agent_with_a_learned_reward_has_both_kinds_of_curves(tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path / "metrics.jsonl")
+    for i in range(1, 5):
+        losses = {"R_loss": 1.0, "Q_loss": 2.0, "Pi_loss": 3.0, "train/alpha": 0.5, "reward/correlation": 0.1 * i}
+        sink.write(1000 * i, {"rollout/ep_rew_mean": 1.0 * i, "eval/mean_reward": 2.0 * i, **losses})
+    sink.close()
+    page = write_report(tmp_path).read_text()
+    for title in ("Episode return", "Reward loss", "Q loss", "Policy loss", "Temperature"):
+        assert f"<b>{title}</b>" in page
+    assert "<h2>Learned reward</h2>" in page
+    assert "best evaluation reward" in page
+    assert "<th>reward</th><th>correlation</th>" in page
+    assert '<body data-x="step">' in page
+
+
+def test_the_reward_along_episodes_has_curves_frames_and_outcomes(tmp_path: Path) -> None:
+    from PIL import Image
+
+    traces = [reward_trace(12), reward_trace(13, success=False, frames=0), reward_trace(14, success=None)]
+    page = write_report(write_reward_run(tmp_path), rewards=traces).read_text()
+    assert "The learned reward along episodes" in page
+    assert '<b>demo_12 <span class="badge success">success</span></b>' in page
+    assert '<b>demo_13 <span class="badge failure">failure</span></b>' in page
+    assert "<b>demo_14</b>" in page
+    assert page.count('class="line s1 faint"') == page.count('class="line s2 dashed"') == 3
+    assert "correlation 0.97 · sum" in page
+    pictures = re.findall(r'<image href="data:image/jpeg;base64,([^"]+)" x="([\d.]+)"', page)
+    assert len(pictures) == 10
+    assert Image.open(io.BytesIO(base64.b64decode(pictures[0][0]))).size == (80, 60)
+    places = [float(x) for _, x in pictures[:5]]
+    assert places == sorted(places)
+    assert all(b - a > 80 for a, b in itertools.pairwise(places))  # none lies on its neighbour
+    # The hidden reward is drawn in the learned one's range, but told as it is.
+    assert '"name": "hidden reward"' in page
+    assert '"100"]' in page
+    assert page.count("The learned reward along episodes") == 1
+
+
+def test_all_traces_share_one_scale() -> None:
+    high, low = reward_trace(1), reward_trace(2, success=False)
+    low.predicted, low.truth = 0.01 * low.predicted, None
+    page = reward_section([high, low])
+    heights = [
+        [float(point.split(",")[1]) for point in path.split("L")]
+        for path in re.findall(r'<path class="line s0" d="M([^"]+)"', page)
+    ]
+    assert max(heights[0]) - min(heights[0]) > 20 * (max(heights[1]) - min(heights[1]))
+
+
+def test_many_traces_are_cut_to_a_balanced_few() -> None:
+    page = reward_section([reward_trace(k, success=k >= 4, frames=0) for k in range(40)])
+    assert page.count("<figure") == MAX_TRACES
+    assert page.count("badge failure") == page.count("badge success") == 4
+    assert "8 of 40 episodes" in page
+    only = reward_section([reward_trace(k, frames=0) for k in range(40)])
+    assert only.count("badge success") == MAX_TRACES
+    many = reward_section([reward_trace(frames=100)])
+    assert many.count("<image") == 8
+
+
+def test_odd_traces_are_drawn_or_named() -> None:
+    flat = RewardTrace("flat", True, np.zeros(5), np.ones(5), None)
+    short = RewardTrace("one step", None, np.array([0.5]), None, np.array([0.1]))
+    holes = RewardTrace("<holes>", False, np.array([1.0, math.nan, 3.0]), np.full(3, math.nan))
+    empty = RewardTrace("empty", False, np.zeros(0))
+    page = reward_section([flat, short, holes, empty])
+    assert page.count("<figure") == 3
+    assert "&lt;holes&gt;" in page
+    assert not re.search(r'(d|cx|cy)="[^"]*nan', page)
+    assert reward_section([]) == reward_section([empty]) == ""
+    wrong = reward_trace()
+    wrong.frame_steps = [3]
+    with pytest.raises(LudusError, match=r"demo_0.*5 frames but 1 frame steps"):
+        reward_section([wrong])
+    with pytest.raises(LudusError, match="must be H×W×3 uint8"):
+        reward_section([RewardTrace("grey", True, np.arange(3.0), frames=[np.zeros((4, 4))], frame_steps=[0])])
 
 
 # Replays --------------------------------------------------------------------------------------------
@@ -374,6 +508,34 @@ def test_hovering_a_curve_reads_its_values_and_no_request_leaves_the_page(
     assert readout[:2] == ["step", "60,000"]
     assert "100.0" in readout
     assert browser.js("window.hacked") is None
+    assert browser.js("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.requests() == [path.as_uri()]
+    assert browser.errors() == []
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1100, 400])
+def test_a_trace_tells_true_values_and_leaves_the_curves_of_training_alone(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    path = write_report(write_reward_run(tmp_path), rewards=[reward_trace(1), reward_trace(2, success=False)])
+    browser.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+    browser.open(path)
+
+    def readout(chart: int) -> list[str]:
+        x, y = browser.js(
+            f"(() => {{ const svg = document.querySelectorAll('.chart svg')[{chart}];"
+            " svg.scrollIntoView({behavior: 'instant'}); const r = svg.getBoundingClientRect();"
+            " return [r.left + r.width * .985, r.top + r.height * .3]; })()"
+        )
+        browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        return str(browser.js("document.getElementById('tip').innerText")).split()
+
+    assert " ".join(readout(0)) == "step 89 learned reward 2 hidden reward 100 progress 1"
+    crosses = "[...document.querySelectorAll('.cross')].filter(c => c.style.display === 'block').length"
+    assert browser.js(crosses) == 1
+    assert readout(2)[:2] == ["batch", "250,000"]
+    assert browser.js("[...document.images].length + document.querySelectorAll('image').length") == 10
     assert browser.js("document.documentElement.scrollWidth <= innerWidth")
     assert browser.requests() == [path.as_uri()]
     assert browser.errors() == []

@@ -27,7 +27,7 @@ from ludus.buffers.segments import Segments
 from ludus.errors import CheckpointError, ConfigError, EnvError
 from ludus.logging.console import Console
 from ludus.logging.jsonl import read_metrics
-from ludus.policies.policy import Policy
+from ludus.policies.actor_critic import ActorCritic
 from ludus.training import checkpoint as checkpoints
 from ludus.training import loop
 from ludus.training.checkpoint import checkpoints_in, newest_intact, problem_of
@@ -353,25 +353,27 @@ def test_a_checkpoint_of_a_policy_with_a_memory_acts_as_the_policy_did(
 
 
 # SIGKILL while saving ---------------------------------------------------------------------------------
-def real_sized_state() -> tuple[Policy, dict[str, Any]]:
+def real_sized_state() -> tuple[ActorCritic, dict[str, Any]]:
     """As large as the main job's, to be filled with the number of its step."""
     env = ludus.make_env("kuka-pick-place", num_envs=1)
-    policy = Policy(env.obs_space, env.action_space, ludus.presets.find_preset("kuka-pick-place").config.policy)
+    policy = ActorCritic(
+        env.obs_space, env.action_space, ludus.presets.find_preset("kuka-pick-place").config.policy
+    )
     env.close()
     rows = {f"field{i}": torch.zeros((128, 20), dtype=torch.float64) for i in range(20)}
     return policy, {"envs": rows, "moments": [torch.zeros(50_000) for _ in range(2)], "list": []}
 
 
-def set_step(policy: Policy, state: dict[str, Any], step: int) -> None:
+def set_step(policy: ActorCritic, state: dict[str, Any], step: int) -> None:
     for tensor in [*policy.parameters(), *state["envs"].values(), *state["moments"]]:
         tensor.data.fill_(step)
     state["list"] = [step] * 200
 
 
-def save_for_ever(folder: Path, step: int, policy: Policy, state: dict[str, Any], report: int) -> None:
+def save_for_ever(folder: Path, step: int, policy: ActorCritic, state: dict[str, Any], report: int) -> None:
     while True:
         set_step(policy, state, step)
-        path = checkpoints.save_checkpoint(folder, step, policy, state)
+        path = checkpoints.save_checkpoint(folder, step, {"policy": policy}, state)
         if step % 2:
             checkpoints.mark_best(path)
         checkpoints.prune(folder, keep=2)
@@ -384,7 +386,7 @@ def kill_while_saving(folder: Path, times: int) -> None:
     torch.set_num_threads(1)
     policy, state = real_sized_state()
     set_step(policy, state, 0)
-    checkpoints.save_checkpoint(folder, 0, policy, state)
+    checkpoints.save_checkpoint(folder, 0, {"policy": policy}, state)
     step, caught = 0, 0
     for _ in range(times):
         readable, writable = os.pipe()

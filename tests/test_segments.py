@@ -11,8 +11,9 @@ from torch import Tensor
 from ludus.algorithms.ppo import PPO, PPOConfig
 from ludus.buffers.segments import SegmentBuffer, SegmentSchedule
 from ludus.envs.vec import State, Step, VecEnv
+from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.lstm import LSTM
-from ludus.policies.policy import Policy, PolicyConfig
+from ludus.policies.policy import PolicyConfig
 from ludus.training.collector import Collector
 
 shapes = st.tuples(st.integers(1, 40), st.integers(1, 50), st.integers(1, 9))
@@ -62,7 +63,7 @@ def make_collector(rows: int, segments: int, horizon: int, groups: int = 1, memo
     kind = "lstm" if memory else "none"
     config = PolicyConfig(hidden=(8,), memory=kind, memory_size=4, normalize_obs=False)  # type: ignore[arg-type]
     torch.manual_seed(0)
-    policy = Policy(Counting.obs_space, Counting.action_space, config)
+    policy = ActorCritic(Counting.obs_space, Counting.action_space, config)
     for p in policy.parameters():  # the counters grow; keep the units from saturating
         p.data *= 0.3
     return Collector(envs, policy, SegmentSchedule(rows, segments, horizon), gamma=0.9, seed=0)

@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import tyro
 
 from ludus import __version__
-from ludus.config import LOOP_NAMES, TrainConfig, load_config
+from ludus.config import SHORT_NAMES, TrainConfig, load_config
 from ludus.errors import ConfigError, LudusError, did_you_mean
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
@@ -31,6 +31,8 @@ Train policies with one loop, from two CPU cores to a GPU.
   play RUN               watch it in the browser
   report RUN             curves and 3-D replay in one HTML page
   export RUN FILE.onnx   the policy, normaliser inside, for other programs
+  data info FILE…        what recorded data holds, and what is suspicious about it
+  record RUN|scripted    demonstrations of the KUKA task, successes and failures
   list                   presets
   check ENV              what is wrong with an environment
   doctor                 what this machine and installation can do
@@ -96,7 +98,8 @@ def _train(arguments: list[str]) -> None:
         print("\n'ludus train PRESET --help' shows every setting of a preset.")
         sys.exit(0 if arguments and arguments[0] in ("-h", "--help") else 2)
     name, rest = arguments[0], arguments[1:]
-    base = find_preset(name).config
+    rest, algo = _take_option(rest, "--algo")
+    base = find_preset(name, algo or "").config
     rest, file = _take_option(rest, "--config")
     rest, run_dir = _take_option(rest, "--run-dir")
     if file is not None:
@@ -109,9 +112,9 @@ def _train(arguments: list[str]) -> None:
         args=_with_short_names(rest),
         prog=f"ludus train {name}",
         description=(
-            f"{find_preset(name).summary} Also: --config FILE (settings from a YAML file, before the flags), "
-            "--run-dir DIR (where the run goes), and --total-steps, --epochs, --cycles, --iterations for the "
-            "loop's own."
+            f"{find_preset(name).summary} --algo sac, td3 or dqn brings its own defaults. Also: --config FILE "
+            "(settings from a YAML file, before the flags), --run-dir DIR (where the run goes), and without their "
+            f"section {', '.join('--' + short.replace('_', '-') for short in SHORT_NAMES)}."
         ),
     )
     folder = train(name, run_dir=run_dir, config=_with_kwargs(config, kwargs | _kwargs_of(config)))
@@ -170,12 +173,13 @@ def _take_option(arguments: list[str], option: str) -> tuple[list[str], str | No
 
 def _with_short_names(arguments: list[str]) -> list[str]:
     """`--total-steps` for `--loop.total-steps`, and so on."""
-    return [
-        argument.replace("--", "--loop.", 1)
-        if argument.split("=")[0].removeprefix("--").replace("-", "_") in LOOP_NAMES
-        else argument
-        for argument in arguments
-    ]
+
+    def full(argument: str) -> str:
+        flag, equals, value = argument.partition("=")
+        name = SHORT_NAMES.get(flag.removeprefix("--").replace("-", "_")) if flag.startswith("--") else None
+        return argument if name is None else f"--{name.replace('_', '-')}{equals}{value}"
+
+    return [full(argument) for argument in arguments]
 
 
 # Looking at a run -------------------------------------------------------------------------------
@@ -259,6 +263,19 @@ def _export(arguments: list[str]) -> None:
     tyro.cli(command, args=arguments, prog="ludus export")
 
 
+# Recorded data ----------------------------------------------------------------------------------
+def _data(arguments: list[str]) -> None:
+    from ludus.data.commands import data
+
+    data(arguments)
+
+
+def _record(arguments: list[str]) -> None:
+    from ludus.data.commands import record
+
+    record(arguments)
+
+
 # The installation -------------------------------------------------------------------------------
 def _list(arguments: list[str]) -> None:
     from ludus.presets import OPEN_KINDS, all_presets
@@ -316,6 +333,8 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "play": _play,
     "report": _report,
     "export": _export,
+    "data": _data,
+    "record": _record,
     "list": _list,
     "check": _check,
     "doctor": _doctor,

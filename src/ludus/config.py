@@ -12,7 +12,10 @@ from typing import Any, Literal
 import yaml
 
 from ludus.algorithms.ppo import PPOConfig, check_divides
+from ludus.algorithms.replay_config import Algorithm, DQNConfig, ReplayConfig, SACConfig, TD3Config
+from ludus.algorithms.rrd import RewardConfig, check_reward_config
 from ludus.buffers.segments import SegmentSchedule
+from ludus.data.config import DataConfig
 from ludus.envs import ENV_KINDS, EnvConfig
 from ludus.envs.kuka.task import KukaConfig
 from ludus.errors import ConfigError, did_you_mean
@@ -23,12 +26,12 @@ from ludus.policies.policy import PolicyConfig
 class LoopConfig:
     """How long to train: epoch › cycle › iteration › batch.
 
-    A batch is one gradient step, an iteration one rollout and its batches, a cycle one row of metrics,
-    an epoch one evaluation and checkpoint.
+    A batch is one gradient step, an iteration some environment steps and their batches, a cycle one row of
+    metrics, an epoch one evaluation and checkpoint.
     """
 
     total_steps: int = 1_000_000
-    """Environment steps in all; used where epochs is 0."""
+    """Environment steps in all (batches, where nothing is collected); used where epochs is 0."""
     epochs: int = 0
     """Epochs in all; 0: as many as total_steps needs."""
     cycles: int = 0
@@ -37,8 +40,15 @@ class LoopConfig:
     """Iterations a cycle."""
 
 
-# The loop's own settings may be given without their section: total_steps for loop.total_steps.
-LOOP_NAMES = tuple(f.name for f in dataclasses.fields(LoopConfig))
+# Settings that may be given without their section: total_steps for loop.total_steps.
+SHORT_NAMES = {f.name: f"loop.{f.name}" for f in dataclasses.fields(LoopConfig)} | {
+    "train_batches": "replay.train_batches",
+    "batch_size": "replay.batch_size",
+    "train_target": "replay.train_target",
+    "rrd_batch_size": "reward.rrd_batch_size",
+    "rrd_sample_size": "reward.rrd_sample_size",
+    "data": "data.path",
+}
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,8 @@ class EvalConfig:
     """Episodes of each evaluation."""
     stochastic: bool = True
     """Evaluate with sampled actions too, not only with the most likely ones."""
+    each_cycle: bool = False
+    """Evaluate at the end of every cycle instead of every epoch."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +91,8 @@ class LogConfig:
 class TrainConfig:
     """Everything that determines a run."""
 
+    algo: Algorithm = "ppo"
+    """ppo, sac, td3 or dqn; reward: learn a reward alone, from recorded episodes (--data)."""
     seed: int = 0
     """On a CPU, the same seed gives the same run, bit for bit."""
     device: str = "cpu"
@@ -91,12 +105,26 @@ class TrainConfig:
     """Of the factors in matrix products; sums stay float32. Coarser is faster where the hardware has it."""
     cuda_graphs: bool = True
     """On a GPU, record steps and updates once and replay them; off, to find an error."""
+    episodic_reward: bool = False
+    """Pay the sum of an episode's rewards at its end, and nothing before."""
     env: EnvConfig = field(default_factory=KukaConfig)
     """The environment."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     """The networks."""
     ppo: PPOConfig = field(default_factory=PPOConfig)
-    """The algorithm."""
+    """Of --algo ppo."""
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    """Of sac, td3 and dqn."""
+    sac: SACConfig = field(default_factory=SACConfig)
+    """Of --algo sac."""
+    td3: TD3Config = field(default_factory=TD3Config)
+    """Of --algo td3."""
+    dqn: DQNConfig = field(default_factory=DQNConfig)
+    """Of --algo dqn."""
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    """A learned reward."""
+    data: DataConfig = field(default_factory=DataConfig)
+    """Recorded episodes, instead of an environment's."""
     loop: LoopConfig = field(default_factory=LoopConfig)
     """How long to train."""
     eval: EvalConfig = field(default_factory=EvalConfig)
@@ -106,20 +134,22 @@ class TrainConfig:
     log: LogConfig = field(default_factory=LogConfig)
     """Logging."""
 
+    @property
+    def offline(self) -> bool:
+        """Whether all is learned from recorded episodes, and no environment is stepped but to evaluate."""
+        return bool(self.data.path) or self.algo == "reward"
+
 
 @dataclass(frozen=True)
 class Plan:
     """The loop in numbers. The last epoch and cycle may be shorter than the others."""
 
-    schedule: SegmentSchedule
+    steps_per_iteration: int
     batches_per_iteration: int
     iterations_per_cycle: int
     cycles_per_epoch: int
     total_iterations: int
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.schedule.segments * self.schedule.horizon
+    unit: str = "steps"  # "batches" where no environment is stepped
 
     @property
     def total_steps(self) -> int:
@@ -133,7 +163,17 @@ class Plan:
     def epochs(self) -> int:
         return math.ceil(self.total_iterations / self.iterations_per_epoch)
 
+    @property
+    def total_batches(self) -> int:
+        return self.total_iterations * self.batches_per_iteration
+
     def lines(self) -> list[str]:
+        if self.unit == "batches":
+            levels = (self.epochs, self.cycles_per_epoch, self.iterations_per_cycle, self.batches_per_iteration)
+            counts = " × ".join(f"{n:,}" for n in levels)
+            whole = self.total_iterations == self.epochs * self.iterations_per_epoch
+            sign = "=" if whole else "≥"  # the last epoch may be shorter
+            return [f"epochs × cycles × iterations × batches: {counts} {sign} {self.total_batches:,} batches"]
         return [
             f"{self.total_steps:,} steps = {self.epochs} epochs › {self.cycles_per_epoch} cycles › "
             f"{self.iterations_per_cycle} iterations of {self.steps_per_iteration:,} steps › "
@@ -145,8 +185,13 @@ class Plan:
 _MINIMA = {
     0: ("seed", "loop.epochs", "loop.cycles", "checkpoint.every", "ppo.learning_rate", "ppo.learning_rate_final",
         "ppo.gamma", "ppo.gae_lambda", "ppo.clip", "ppo.value_clip", "ppo.std_final", "ppo.target_kl",
-        "ppo.segments", "ppo.rho_clip", "ppo.c_clip", "ppo.prio_alpha", "ppo.prio_beta"),
-    1: ("env.num_envs", "ppo.horizon", "ppo.minibatches", "ppo.update_epochs", "loop.iterations", "groups",
+        "ppo.segments", "ppo.rho_clip", "ppo.c_clip", "ppo.prio_alpha", "ppo.prio_beta", "replay.warmup",
+        "replay.learning_rate", "replay.gamma", "replay.polyak", "replay.longest", "replay.bc", "td3.exploration",
+        "td3.target_noise", "td3.target_noise_clip", "dqn.epsilon", "dqn.epsilon_final", "dqn.epsilon_until",
+        "data.held_out"),
+    1: ("replay.steps", "replay.train_batches", "replay.batch_size", "replay.n_step", "replay.train_target",
+        "replay.capacity", "td3.policy_delay",
+        "env.num_envs", "ppo.horizon", "ppo.minibatches", "ppo.update_epochs", "loop.iterations", "groups",
         "torch_threads", "eval.episodes", "eval.every", "checkpoint.keep", "policy.memory_size"),
 }  # fmt: skip
 
@@ -176,22 +221,51 @@ def check_config(config: TrainConfig) -> None:
         )
     if not (config.loop.epochs or config.loop.total_steps >= 1):
         raise ConfigError("Say how long to train: --total-steps or --epochs.")
+    check_reward_config(config.reward, None)
+    _check_combination(config)
 
 
-def make_plan(config: TrainConfig, rows: int) -> Plan:
-    """How many of what, for so many rows (environments × agents)."""
-    loop, ppo = config.loop, config.ppo
+def _check_combination(config: TrainConfig) -> None:
+    """What goes together and what does not."""
+    algo, method = config.algo, config.reward.method
+    if algo == "ppo" and (method != "none" or config.data.path):
+        what = "recorded episodes (--data)" if config.data.path else f"--reward.method {method}"
+        raise ConfigError(f"PPO learns from its own rollouts; with {what} take --algo sac or td3.")
+    if algo == "reward" and not config.data.path:
+        raise ConfigError("Say which recorded episodes to learn from: --data FILE; 'ludus record' makes some.")
+    if algo == "reward" and not config.reward.learned:
+        raise ConfigError(f"--algo reward learns a reward network: --reward.method {method} has none; take rrd.")
+    if algo in ("sac", "td3", "dqn") and config.data.path and method != "none":
+        raise ConfigError(
+            "Offline training takes the reward that is in the data. Learn one with --algo reward, write it into "
+            "a copy with 'ludus label', and train on that with --data.reward learned_rewards."
+        )
+    if config.reward.learned and config.replay.n_step > 1:
+        raise ConfigError("--replay.n-step must be 1 where the reward is learned: it is known only step by step.")
+    if config.replay.bc > 0 and not config.offline:
+        raise ConfigError("--replay.bc imitates recorded episodes: give some with --data, or leave it at 0.")
+    if config.algo != "ppo" and not config.replay.polyak < 1:
+        raise ConfigError(f"--replay.polyak is {config.replay.polyak}; it must be less than 1.")
+
+
+def make_schedule(config: TrainConfig, rows: int) -> SegmentSchedule:
+    """PPO's segments, for so many rows (environments × agents)."""
+    ppo = config.ppo
     schedule = SegmentSchedule(rows, ppo.segments or rows, ppo.horizon)
     check_divides(ppo, schedule, config.policy.memory != "none")
-    steps = schedule.segments * schedule.horizon
-    batches = ppo.minibatches * ppo.update_epochs
+    return schedule
+
+
+def make_plan(config: TrainConfig, steps: int, batches: int, unit: str = "steps") -> Plan:
+    """How many of what, with so many steps and batches an iteration."""
+    loop = config.loop
     if loop.epochs:
         cycles = loop.cycles or max(1, round(config.eval.every / (steps * loop.iterations)))
-        return Plan(schedule, batches, loop.iterations, cycles, loop.epochs * cycles * loop.iterations)
+        return Plan(steps, batches, loop.iterations, cycles, loop.epochs * cycles * loop.iterations, unit)
     total = math.ceil(loop.total_steps / steps)
     epochs = max(1, round(loop.total_steps / config.eval.every))  # of equal length, near the wanted one
     cycles = loop.cycles or math.ceil(total / (epochs * loop.iterations))
-    return Plan(schedule, batches, loop.iterations, cycles, total)
+    return Plan(steps, batches, loop.iterations, cycles, total, unit)
 
 
 # Files and overrides ----------------------------------------------------------------------------
@@ -229,12 +303,17 @@ def apply_overrides(config: TrainConfig, overrides: dict[str, Any]) -> TrainConf
     """`{"seed": 1, "ppo.learning_rate": 1e-3}` or nested dicts over a configuration."""
     nested: dict[str, Any] = {}
     for name, value in overrides.items():
-        *path, last = (f"loop.{name}" if name in LOOP_NAMES else name).split(".")
+        *path, last = _full_name(name, value).split(".")
         place = nested
         for part in path:
             place = place.setdefault(part, {})
         place[last] = to_dict(value)
     return from_dict(nested, config)
+
+
+def _full_name(name: str, value: Any) -> str:
+    """`total_steps` → `loop.total_steps`; but `data={...}` is the section."""
+    return name if isinstance(value, dict) else SHORT_NAMES.get(name, name)
 
 
 def _replace(base: Any, values: dict[str, Any], path: str) -> Any:

@@ -16,6 +16,10 @@ class EnvError(LudusError):
     """An environment that broke the contract: it raised, returned NaN or a wrong shape."""
 
 
+class DataError(LudusError):
+    """Recorded data that cannot be read or written: which file, which episode, which key, and what to do."""
+
+
 class CheckpointError(LudusError):
     """A run folder or checkpoint that cannot be read or written."""
 

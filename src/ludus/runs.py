@@ -47,14 +47,15 @@ def train(
     `ludus.train("kuka-pick-place", seed=1, ppo={"gamma": 0.98}, overrides={"loop.total_steps": 200_000})`.
     `config` replaces the preset's own.
     """
-    config = apply_overrides(config or find_preset(preset).config, {**settings, **(overrides or {})})
+    algo = "" if config else str(settings.pop("algo", ""))  # which brings defaults of its own
+    config = apply_overrides(config or find_preset(preset, algo).config, {**settings, **(overrides or {})})
     if config.log.wandb and importlib.util.find_spec("wandb") is None:  # before anything is written
         raise ConfigError("W&B logging is on, but the package is missing: `pip install 'ludus[wandb]'`.")
     folder = Path(run_dir) if run_dir else Path("runs") / preset.replace(":", "-") / _run_name(config.seed)
     with console or Console() as screen:
         with closing(Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks)) as trainer:
             _create_run(folder, preset, config)  # settings that do not work have left nothing behind
-            screen.plan(f"{preset} → {folder}", [*trainer.plan.lines(), *_setting_lines(trainer)])
+            screen.plan(f"{preset} → {folder}", [*trainer.plan.lines(), *trainer.job.lines()])
             trainer.run()
         _finish(trainer)
     return folder
@@ -178,25 +179,6 @@ def _wandb_sink(folder: Path, config: TrainConfig) -> MetricSink:
     sink = WandbSink(config.log.wandb, folder.name, to_dict(config), folder / "wandb", facts.get("wandb_id"))
     (folder / "run.json").write_text(json.dumps(facts | {"wandb_id": sink.run_id}, indent=1))
     return sink
-
-
-def _setting_lines(trainer: Trainer) -> list[str]:
-    """The numbers of a run, before it starts."""
-    config, schedule = trainer.config, trainer.plan.schedule
-    steps, parts, passes = trainer.plan.steps_per_iteration, config.ppo.minibatches, config.ppo.update_epochs
-    per_env, memory = schedule.rows // config.env.num_envs, config.policy.memory
-    agents = f" × {per_env} agents" if per_env > 1 else ""
-    part = f"{steps // parts:,} steps" if memory == "none" else f"{schedule.segments // parts:,} segments"
-    layers = [
-        *map(str, config.policy.hidden),
-        *([] if memory == "none" else [f"{memory} {config.policy.memory_size}"]),
-    ]
-    return [
-        f"{config.env.num_envs:,} environments{agents} in {config.groups} group{'s' * (config.groups > 1)}; "
-        f"networks {' × '.join(layers)}; seed {config.seed}, device {config.device}",
-        f"{schedule.segments:,} segments × {schedule.horizon} = {steps:,} steps → {parts} minibatches × {part}, "
-        f"{passes} pass{'es' * (passes > 1)}; {trainer.memory_plan.line()}",
-    ]
 
 
 # Reading a run ----------------------------------------------------------------------------------

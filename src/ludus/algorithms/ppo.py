@@ -24,8 +24,8 @@ from ludus.buffers.segments import Segments, SegmentSchedule
 from ludus.envs.vec import State, derive_seed, restore_generator
 from ludus.errors import ConfigError
 from ludus.graphs import Graphed, graph_pool
+from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.heads import GaussianHead
-from ludus.policies.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,12 @@ class PPO:
     """
 
     def __init__(
-        self, policy: Policy, config: PPOConfig, schedule: SegmentSchedule, seed: int, cuda_graphs: bool = True
+        self,
+        policy: ActorCritic,
+        config: PPOConfig,
+        schedule: SegmentSchedule,
+        seed: int,
+        cuda_graphs: bool = True,
     ) -> None:
         check_divides(config, schedule, policy.memory is not None)
         self.policy, self.config, self.schedule = policy, config, schedule

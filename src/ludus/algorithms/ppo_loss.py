@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ludus.policies.heads import CategoricalHead, Head
+from ludus.policies.heads import CategoricalHead, StochasticHead
 
 _MOST_FUSED = 256  # logits; ppo_triton, which cannot be imported everywhere, refuses more
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -36,7 +36,7 @@ class Seed(NamedTuple):
 
 
 def loss_gradient(
-    head: Head,
+    head: StochasticHead,
     params: Tensor,
     value: Tensor,
     batch: Batch,
@@ -80,7 +80,7 @@ def _value_gradient(value: Tensor, batch: Batch, value_clip: float, value_coef: 
     return gradient
 
 
-def _can_fuse(head: Head, params: Tensor) -> bool:
+def _can_fuse(head: StochasticHead, params: Tensor) -> bool:
     if not (_HAS_TRITON and params.is_cuda and params.dtype == torch.float32):
         return False
     return isinstance(head, CategoricalHead) and len(head.choices) == 1 and head.choices[0] <= _MOST_FUSED

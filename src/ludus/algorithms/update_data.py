@@ -9,7 +9,7 @@ from torch import Tensor
 from ludus.algorithms.advantage import generalized_advantage, next_values
 from ludus.algorithms.return_scale import ReturnScale
 from ludus.buffers.segments import Segments, SegmentSchedule, Track
-from ludus.policies.policy import Policy
+from ludus.policies.actor_critic import ActorCritic
 
 _PART = 2**16  # steps that are gathered at a time
 _LOG_PROB, _ADVANTAGE, _RETURN, _VALUE, _PRESENT = range(5)  # columns of `steps`, after the action's
@@ -32,7 +32,7 @@ class UpdateData:
     steps: Tensor
     x: Tensor
 
-    def __init__(self, policy: Policy, schedule: SegmentSchedule) -> None:
+    def __init__(self, policy: ActorCritic, schedule: SegmentSchedule) -> None:
         self.policy = policy
         self.track: Track | None = None
         self.all_present = True
@@ -129,7 +129,9 @@ class UpdateData:
         return self.policy.prepare(self.track.obs.index_select(0, at))
 
 
-def update_shapes(policy: Policy, schedule: SegmentSchedule) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+def update_shapes(
+    policy: ActorCritic, schedule: SegmentSchedule
+) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """Shape and type of every tensor: what an update allocates, and what a plan counts."""
     shape, segments = (schedule.horizon, schedule.segments), (schedule.segments,)
     steps = schedule.horizon * schedule.segments

@@ -6,6 +6,7 @@ import os
 import torch
 
 from ludus.envs.custom import VecConfig, make_custom
+from ludus.envs.episodic import EpisodicReward
 from ludus.envs.forage import Forage, ForageConfig
 from ludus.envs.gym import GymConfig, make_gym
 from ludus.envs.kuka.task import KukaConfig, KukaPickPlace
@@ -54,12 +55,15 @@ def make_vec_env(
             return make_custom(config, num_envs, device, evaluation)
 
 
-def make_groups(config: EnvConfig, groups: int, device: torch.device | str = "cpu") -> list[VecEnv]:
+def make_groups(
+    config: EnvConfig, groups: int, device: torch.device | str = "cpu", episodic_reward: bool = False
+) -> list[VecEnv]:
     """The training environments in equal groups, which share the worker processes out among them."""
     shared = config
     if isinstance(config, GymConfig | PettingZooConfig):
         shared = dataclasses.replace(config, workers=max(config.workers // groups, min(config.workers, 1)))
-    return [make_vec_env(shared, config.num_envs // groups, device=device) for _ in range(groups)]
+    envs = [make_vec_env(shared, config.num_envs // groups, device=device) for _ in range(groups)]
+    return [EpisodicReward(env) for env in envs] if episodic_reward else envs
 
 
 def make_eval_env(config: EnvConfig, episodes: int, device: torch.device | str = "cpu") -> VecEnv:

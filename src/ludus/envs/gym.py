@@ -46,10 +46,13 @@ def make_gym(config: GymConfig, num_envs: int) -> VecEnv:
     module = config.id.rpartition(":")[0]
     recipe = GymRecipe(f"gym:{config.id}", module, find_spec(config.id), config.max_steps, dict(config.kwargs))
     if config.workers == 0:
-        return GymVecEnv(recipe, num_envs)
-    from ludus.envs.gym_workers import GymWorkersVecEnv  # which imports this file
+        env: VecEnv = GymVecEnv(recipe, num_envs)
+    else:
+        from ludus.envs.gym_workers import GymWorkersVecEnv  # which imports this file
 
-    return GymWorkersVecEnv(recipe, num_envs, min(config.workers, num_envs))
+        env = GymWorkersVecEnv(recipe, num_envs, min(config.workers, num_envs))
+    env.max_steps = config.max_steps or recipe.spec.max_episode_steps or 0
+    return env
 
 
 def find_spec(env_id: str) -> EnvSpec:

@@ -47,11 +47,14 @@ class VecEnv(ABC):
     obs_space: gym.spaces.Box  # of one row
     action_space: ActionSpace  # of one row
     device: torch.device
+    max_steps: int = 0  # the longest an episode can be; 0: not known
     truncates: bool = True  # False: no episode is ever truncated, and nobody need look at `final_obs`
     capturable: bool = False  # steps are work on the device alone, on tensors that stay in place: see graphs.py
     # Rows whose agent is there to act on the newest observation, [rows] bool; None: all are, always. A row without
     # one observes zeros, its action is ignored and it is never trained on. One that appears begins an episode.
     present: Tensor | None = None
+    # [rows] what the newest step was really worth, where the learner is paid otherwise; only to measure by.
+    hidden_reward: Tensor | None = None
 
     @abstractmethod
     def reset(self, seed: int) -> Tensor:

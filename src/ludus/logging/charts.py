@@ -5,13 +5,14 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ludus.logging import text
 
 _WIDTH, _HEIGHT = 520, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 10, 10, 26
 _MAX_POINTS = 300  # more than the pixels can show
+_PICTURE, _PICTURE_GAP = 84, 4
 _SMOOTH_FROM = 40  # fewer points than this are shown as they are
 
 
@@ -25,6 +26,18 @@ class Series:
     lows: Sequence[float] = ()
     highs: Sequence[float] = ()
     dots: bool = False  # evaluations: few, each of them worth a mark
+    smooth: bool = True
+    look: str = ""  # "faint" or "dashed", for curves that only accompany another
+    told: Sequence[float] = ()  # what to say where the values are scaled to fit beside others
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A small picture below the curves, at its step."""
+
+    step: float
+    address: str  # a data: URI
+    shape: tuple[int, int]  # height and width in pixels
 
 
 @dataclass(frozen=True)
@@ -33,6 +46,10 @@ class Chart:
     series: list[Series]
     show: Callable[[float], str] = text.number
     limits: tuple[float, float] | None = None  # of the y axis; the data's own where None
+    alone: bool = False  # its x axis is not that of the other charts, but steps of an episode
+    badge: str = ""  # "success" or "failure", in their colours
+    headline: str | None = None  # to the right of the title; the newest value where None
+    pictures: Sequence[Picture] = ()
 
 
 @dataclass(frozen=True)
@@ -54,19 +71,59 @@ def chart_html(chart: Chart) -> str:
     """A <figure> with title, newest value, legend, curves and the numbers for the hover readout."""
     series = [_thinned(s) for s in chart.series]
     scale = _scale(chart, series)
-    newest = chart.show(chart.series[0].values[-1])
-    legend = "".join(f'<span class="key s{i}">{html.escape(s.name)}</span>' for i, s in enumerate(series))
+    newest = chart.show(chart.series[0].values[-1]) if chart.headline is None else chart.headline
+    legend = "".join(
+        f'<span class="key s{i}{_look(s)}">{html.escape(s.name)}</span>' for i, s in enumerate(series)
+    )
     curves = "".join(_curve(s, i, scale) for i, s in enumerate(series))
     marks = "".join(f'<circle class="mark s{i}" r="3.5"/>' for i in range(len(series)))
+    strip, height = _strip(chart.pictures, scale)
+    badge = f' <span class="badge {chart.badge}">{chart.badge}</span>' if chart.badge else ""
     return (
-        f'<figure class="chart"><figcaption><b>{html.escape(chart.title)}</b>'
+        f'<figure class="chart{" " * bool(chart.badge)}{chart.badge}"{" data-alone" * chart.alone}>'
+        f"<figcaption><b>{html.escape(chart.title)}{badge}</b>"
         f'<span class="newest">{html.escape(newest)}</span></figcaption>'
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{html.escape(chart.title)}">'
-        f"{_axes(scale, chart.show)}{curves}"
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT + height}" role="img" aria-label="{html.escape(chart.title)}">'
+        f"{_axes(scale, chart.show)}{strip}{curves}"
         f'<line class="cross" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>{marks}</svg>'
         f'<div class="legend">{legend if len(series) > 1 else ""}</div>'
         f"{_readout(chart, series, scale)}</figure>"
     )
+
+
+def _look(series: Series) -> str:
+    return f" {series.look}" if series.look else ""
+
+
+def _strip(pictures: Sequence[Picture], scale: _Scale) -> tuple[str, int]:
+    """The pictures in a row below the axis, each joined to its step; and how much height they take."""
+    if not pictures:
+        return "", 0
+    width = min(_PICTURE, (_WIDTH - _LEFT - _RIGHT) / len(pictures) - _PICTURE_GAP)
+    tall = max(width * rows / columns for rows, columns in (p.shape for p in pictures))
+    parts = []
+    for picture, left in zip(pictures, _places([scale.x(p.step) for p in pictures], width), strict=True):
+        at, middle = scale.x(picture.step), left + width / 2
+        rows, columns = picture.shape
+        parts.append(
+            f'<path class="lead" d="M{at:.1f},{_TOP}V{_HEIGHT - _BOTTOM}L{middle:.1f},{_HEIGHT}"/>'
+            f'<image href="{picture.address}" x="{left:.1f}" y="{_HEIGHT}" width="{width:.1f}" '
+            f'height="{width * rows / columns:.1f}"><title>step {picture.step:g}</title></image>'
+        )
+    return "".join(parts), math.ceil(tall) + 6
+
+
+def _places(steps: list[float], width: float) -> list[float]:
+    """Left edges of the pictures: close to their steps, inside the drawing, side by side."""
+    squeeze = (_WIDTH - width / 2 - 1 - _LEFT) / (_WIDTH - _RIGHT - _LEFT)  # the last one's right half needs room
+    lefts = [_LEFT + squeeze * (x - _LEFT) - width / 2 for x in steps]
+    for i in range(1, len(lefts)):
+        lefts[i] = max(lefts[i], lefts[i - 1] + width + 2)
+    edge = _WIDTH - width
+    for i in reversed(range(len(lefts))):
+        lefts[i] = min(lefts[i], edge)
+        edge = lefts[i] - width - 2
+    return lefts
 
 
 def _scale(chart: Chart, series: list[Series]) -> _Scale:
@@ -104,10 +161,10 @@ def _curve(series: Series, index: int, scale: _Scale) -> str:
         edge = [(x, v) for x, v in zip(series.steps, series.highs, strict=True)]
         edge += reversed([(x, v) for x, v in zip(series.steps, series.lows, strict=True)])
         parts.append(f'<path class="band s{index}" d="{_path(edge, scale)}Z"/>')
-    if len(points) >= _SMOOTH_FROM and not series.dots:
+    if len(points) >= _SMOOTH_FROM and series.smooth and not series.dots:
         parts.append(f'<path class="raw s{index}" d="{_path(points, scale)}"/>')
         points = list(zip(series.steps, _smoothed(series.values), strict=True))
-    parts.append(f'<path class="line s{index}" d="{_path(points, scale)}"/>')
+    parts.append(f'<path class="line s{index}{_look(series)}" d="{_path(points, scale)}"/>')
     if series.dots or len(points) == 1:
         parts += [
             f'<circle class="dot s{index}" cx="{scale.x(x):.1f}" cy="{scale.y(y):.1f}" r="2.5"/>'
@@ -137,7 +194,7 @@ def _readout(chart: Chart, series: list[Series], scale: _Scale) -> str:
 
 
 def _with_interval(chart: Chart, series: Series, i: int) -> str:
-    shown = chart.show(series.values[i])
+    shown = chart.show((series.told or series.values)[i])
     return f"{shown} ({chart.show(series.lows[i])} – {chart.show(series.highs[i])})" if series.lows else shown
 
 
@@ -151,13 +208,13 @@ def _thinned(series: Series) -> Series:
     def means(values: Sequence[float]) -> list[float]:
         return [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)] if values else []
 
-    return Series(
-        series.name,
-        means(series.steps),
-        means(series.values),
-        means(series.lows),
-        means(series.highs),
-        series.dots,
+    return replace(
+        series,
+        steps=means(series.steps),
+        values=means(series.values),
+        lows=means(series.lows),
+        highs=means(series.highs),
+        told=means(series.told),
     )
 
 

@@ -7,13 +7,13 @@ Whatever happens to the terminal (closed pipe, odd encoding, a bug in a view), t
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TextIO
 
 from ludus.logging import text
 from ludus.logging.dashboard import Dashboard
 from ludus.logging.plain import PlainView
-from ludus.logging.run_state import RunState
+from ludus.logging.run_state import Level, RunState
 
 Mode = Literal["auto", "dashboard", "plain", "quiet"]
 
@@ -24,6 +24,7 @@ class View(Protocol):
     def plan(self, lines: list[str]) -> None: ...
     def start(self) -> None: ...
     def progress(self) -> None: ...
+    def iteration(self, line: str) -> None: ...
     def row(self) -> None: ...
     def evaluation(self, line: str) -> None: ...
     def message(self, line: str) -> None: ...
@@ -53,8 +54,9 @@ class Console:
         self.state.title = title
         self._show(lambda view: view.plan(lines))
 
-    def start(self, total_steps: int, start_step: int = 0) -> None:
-        self.state.start(total_steps, start_step)
+    def start(self, total_steps: int, start_step: int = 0, unit: str = "steps") -> None:
+        """unit: what `total_steps` counts, in the plural; "batches" where no environment is stepped."""
+        self.state.start(total_steps, start_step, unit)
         self._show(lambda view: view.start())
 
     def progress(self, step: int, note: str = "") -> None:
@@ -67,6 +69,19 @@ class Console:
             except Exception:  # noqa: BLE001 (see _show)
                 self._fall_back()
 
+    def levels(self, levels: Sequence[Level]) -> None:
+        """How far each of the nested loops is, outermost first. Cheap enough to call after every batch."""
+        self.state.levels = tuple(levels)
+
+    def recent(self, name: str, value: float) -> None:
+        """A metric's newest value between two rows, for its curve: the mean loss of every 100 batches."""
+        self.state.add_recent(name, value)
+
+    def iteration(self, line: str) -> None:
+        """What one iteration came to. Plain logs show one in two seconds, and the last of every cycle."""
+        self.state.iteration = line
+        self._show(lambda view: view.iteration(line))
+
     def row(self, step: int, metrics: dict[str, float]) -> None:
         """One row of metrics, at the end of a cycle."""
         self.state.add_row(step, metrics)
@@ -74,7 +89,9 @@ class Console:
 
     def evaluation(self, step: int, metrics: dict[str, float]) -> None:
         self.state.add_evaluation(step, metrics)
-        line = f"eval at {step:,}: {text.evaluation_line(metrics) or 'no episode ended'}"
+        held_out = any(name.startswith("reward/") for name in metrics)
+        nothing = "the held-out episodes tell nothing" if held_out else "no episode ended"
+        line = f"eval at {step:,}: {text.evaluation_line(metrics) or nothing}"
         best = self.state.best_evaluation
         line += " ★ best" if best is not None and best is self.state.last_evaluation else ""
         self._show(lambda view: view.evaluation(line))

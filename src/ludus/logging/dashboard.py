@@ -7,6 +7,7 @@ update and a slow terminal never holds training up.
 import atexit
 import math
 import threading
+from collections.abc import Sequence
 from typing import TextIO
 
 from rich.console import Console as RichConsole
@@ -16,7 +17,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from ludus.logging import text
-from ludus.logging.run_state import Evaluation, RunState
+from ludus.logging.run_state import Evaluation, Level, RunState
 
 _REFRESH_S = 0.25
 _MAX_WIDTH = 120  # wider lines are harder to read, not richer
@@ -33,7 +34,14 @@ _ROLLOUT = {
 _LOSSES = {
     "train/policy_loss": "policy loss",
     "train/value_loss": "value loss",
+    "train/q_loss": "Q loss",
+    "train/pi_loss": "policy loss",
+    "train/r_loss": "reward loss",
+    "train/q_mean": "mean Q",
+    "train/reward_mean": "mean reward",
     "train/entropy": "entropy",
+    "train/alpha": "temperature",
+    "train/alpha_loss": "temperature loss",
     "train/approx_kl": "approx. KL",
     "train/clip_fraction": "clip fraction",
     "train/explained_variance": "explained var.",
@@ -42,7 +50,8 @@ _LOSSES = {
     "train/grad_norm": "gradient norm",
 }
 _COUNTERS = ("loop/epoch", "loop/cycle", "loop/iteration")
-_LOSS_ROWS, _TASK_ROWS = 10, 3
+_LOSS_ROWS, _TASK_ROWS, _REWARD_ROWS = 10, 3, 8
+_LEVEL_GAP, _LEVEL_BAR = 3, 7  # columns between two levels, and the shortest bar worth drawing
 
 
 class Dashboard:
@@ -72,6 +81,9 @@ class Dashboard:
     def progress(self) -> None:
         """Nothing: the next tick shows it."""
 
+    def iteration(self, line: str) -> None:
+        """Nothing: the next tick shows it."""
+
     def row(self) -> None:
         if self._drawing_error is not None:
             raise self._drawing_error
@@ -86,7 +98,7 @@ class Dashboard:
         self._console.print(Text(f"warning: {line}", style="yellow"))
 
     def finish(self, lines: list[str]) -> None:
-        self._state.note = ""
+        self._state.note = self._state.iteration = ""
         self.close()
         for line in lines:
             self._console.print(Text(line))
@@ -118,8 +130,9 @@ class Dashboard:
         lines = self._head(inside)
         if self._console.height >= _FULL_HEIGHT:
             lines += [Text(), *self._body(inside)]
+            lines = lines[: self._console.height - 3]  # the border and the line below it
         else:
-            lines += self._rollout(inside)[:2]
+            lines += self._results(inside)[:2]
         for line in lines:
             line.truncate(inside, overflow="ellipsis")
         return Panel(
@@ -135,25 +148,31 @@ class Dashboard:
     def _head(self, width: int) -> list[Text]:
         state = self._state
         total = f" / {state.total_steps:,}" if state.total_steps else ""
-        steps = Text.assemble((f"{state.step:,}", "bold"), (f"{total} steps", _LABEL))
+        steps = Text.assemble((f"{state.step:,}", "bold"), (f"{total} {state.unit}", _LABEL))
         times = Text.assemble(
             ("elapsed ", _LABEL), text.duration(state.elapsed), ("   ETA ", _LABEL), text.duration(state.eta)
         )
+        if not state.levels:
+            steps_line = _spread(steps, times, width)
+            return [_bar(state.fraction, width), steps_line, self._counters(width), self._speed(width)]
+        note = Text(f" · {state.note}" if state.note else "", style=_LABEL)
+        note.truncate(max(0, width - steps.cell_len - times.cell_len - 2), overflow="ellipsis")
+        lines = [_bar(state.fraction, width), _spread(steps.append_text(note), times, width)]
+        lines += [*_levels(state.levels, width), self._speed(width)]
+        return lines + ([Text(state.iteration, style=_LABEL)] if state.iteration else [])
+
+    def _counters(self, width: int) -> Text:
+        state = self._state
         counters = " · ".join(
             f"{text.label(name)} {state.metrics[name]:,.0f}" for name in _COUNTERS if name in state.metrics
         )
-        note = Text(state.note, style=_LABEL)
-        return [
-            _bar(state.fraction, width),
-            _spread(steps, times, width),
-            _spread(Text(counters), note, width),
-            self._speed(width),
-        ]
+        return _spread(Text(counters), Text(state.note or state.iteration, style=_LABEL), width)
 
     def _speed(self, width: int) -> Text:
         speed, metrics = self._state.speed, self._state.metrics
         line = Text.assemble(
-            (text.number(None if speed is None else round(speed)), "bold"), (" steps/s  ", _LABEL)
+            (text.number(None if speed is None else round(speed)), "bold"),
+            (f" {self._state.unit}/s  ", _LABEL),
         )
         shares = [(name, char, style, metrics.get(f"time/{name}_share")) for name, char, style in _PHASES]
         told = [(n, c, s, share) for n, c, s, share in shares if share is not None and math.isfinite(share)]
@@ -169,10 +188,30 @@ class Dashboard:
     def _body(self, width: int) -> list[Text]:
         losses = self._losses()
         if not losses:
-            return self._rollout(width) + self._evaluation()
+            return self._results(width) + self._evaluation()
         right = max(24, min(32, width * 3 // 10))
         left = width - right - 3
-        return _beside(self._rollout(left) + self._evaluation(), _pairs(losses, right), left, right)
+        return _beside(self._results(left) + self._evaluation(), _pairs(losses, right), left, right)
+
+    def _results(self, width: int) -> list[Text]:
+        if self._state.reward_only:
+            return self._reward(width) or [Text("no loss has been measured yet", style=_LABEL)]
+        return self._rollout(width) + self._reward(width)[:_TASK_ROWS]
+
+    def _reward(self, width: int) -> list[Text]:
+        """How well the learned reward does: its loss where nothing else is learned, and on held-out episodes."""
+        metrics, lines = self._state.metrics, []
+        if self._state.reward_only and "train/r_loss" in metrics:
+            value = metrics["train/r_loss"]
+            lines.append(self._with_history("train/r_loss", "reward loss", text.number(value), width))
+        for name in text.reward_names([metrics])[:_REWARD_ROWS]:
+            shown = text.reward_value(name, metrics[name])
+            lines.append(self._with_history(name, text.reward_label(name), shown, width))
+        return lines
+
+    def _with_history(self, name: str, words: str, shown: str, width: int) -> Text:
+        line = Text.assemble((f"{words:<14.14} ", _LABEL), _value(f"{shown:>9}", self._state.metrics[name]))
+        return line.append("  " + text.sparkline(self._state.past(name), min(width - 26, 60)), _ACCENT)
 
     def _rollout(self, width: int) -> list[Text]:
         state, lines = self._state, []
@@ -184,18 +223,16 @@ class Dashboard:
                 continue
             value = state.metrics[name]
             shown = text.percent(value) if name == "rollout/success_rate" else text.number(value)
-            line = Text.assemble(
-                (f"{_ROLLOUT.get(name, text.label(name)):<14.14} ", _LABEL), _value(f"{shown:>9}", value)
-            )
-            history = tuple(state.history.get(name, ()))
-            line.append("  " + text.sparkline(history, min(width - 26, 60)), _ACCENT)
-            lines.append(line)
+            lines.append(self._with_history(name, _ROLLOUT.get(name, text.label(name)), shown, width))
         return lines or [Text("no episode has ended yet", style=_LABEL)]
 
     def _evaluation(self) -> list[Text]:
         last, best = self._state.last_evaluation, self._state.best_evaluation
         if last is None or best is None:
             return []
+        if self._state.reward_only:
+            head = Text(f"best on held-out episodes, at {best.step:,} {self._state.unit}", style="bold")
+            return [Text(), head, Text(text.reward_line(best.metrics), style=_GOOD)]
         episodes = last.metrics.get("eval/episodes")
         count = f", {episodes:,.0f} episodes" if episodes else ""
         lines = [Text(), Text.assemble((f"evaluation at {last.step:,}{count}", "bold"))]
@@ -207,10 +244,11 @@ class Dashboard:
 
     def _losses(self) -> list[tuple[str, float]]:
         metrics = self._state.metrics
-        others = [
-            n for n in metrics if n.startswith("train/") and n not in _LOSSES and n != "train/skipped_updates"
+        elsewhere = {"train/skipped_updates"} | ({"train/r_loss"} if self._state.reward_only else set())
+        others = [n for n in metrics if n.startswith("train/") and n not in _LOSSES and n not in elsewhere]
+        known = [
+            (words, metrics[name]) for name, words in _LOSSES.items() if name in metrics and name not in elsewhere
         ]
-        known = [(words, metrics[name]) for name, words in _LOSSES.items() if name in metrics]
         found = [*known, *((text.label(n), metrics[n]) for n in others)][:_LOSS_ROWS]
         skipped = metrics.get("train/skipped_updates", 0)
         return [("skipped updates", skipped), *found[: _LOSS_ROWS - 1]] if skipped else found
@@ -231,6 +269,45 @@ def _bar(fraction: float, width: int) -> Text:
     done = round(fraction * room)
     # Two shapes, so that the bar reads without colour too.
     return Text.assemble(("━" * done, _ACCENT), ("─" * (room - done), _DIM), (percent, "bold"))
+
+
+def _levels(levels: Sequence[Level], width: int) -> list[Text]:
+    """A short bar for each level: all on one line where there is room, else two on a line."""
+    columns = len(levels)
+    if columns > 2 and _level_room(levels, columns, width) < columns * _LEVEL_BAR:
+        columns = 2
+    room = max(0, _level_room(levels, columns, width))
+    lines = []
+    for start in range(0, len(levels), columns):
+        line = Text()
+        for column, level in enumerate(levels[start : start + columns]):
+            last = column == columns - 1
+            bar = room // columns + (column < room % columns)
+            line.append_text(_level(level, *_level_widths(levels[column::columns]), bar))
+            line.append("" if last else " " * _LEVEL_GAP)
+        lines.append(line)
+    return lines
+
+
+def _level_room(levels: Sequence[Level], columns: int, width: int) -> int:
+    """How many characters are left for the bars of one line."""
+    words = sum(sum(_level_widths(levels[column::columns])) + 2 for column in range(columns))
+    return width - words - _LEVEL_GAP * (columns - 1)
+
+
+def _level_widths(levels: Sequence[Level]) -> tuple[int, int]:
+    """Characters of the name and of the count of levels below each other, the count as wide as it can become."""
+    names = max(len(name) for name, _, _ in levels)
+    return names, max(2 * len(f"{max(done, total):,}") + 1 for _, done, total in levels)
+
+
+def _level(level: Level, name_width: int, count_width: int, bar: int) -> Text:
+    name, done, total = level
+    share = min(1.0, max(0.0, done / total)) if total > 0 else 0.0
+    count = f"{done:,}/{total:,}" if total > 0 else f"{done:,}"
+    full = round(share * bar)
+    line = Text.assemble((name.ljust(name_width), _LABEL), f" {count:>{count_width}} ")
+    return line.append("━" * full, _ACCENT).append("─" * (bar - full), _DIM)
 
 
 def _value(shown: str, value: float) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import html
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ludus.logging.charts import Chart, Series, chart_html
 from ludus.logging.jsonl import read_metrics
 from ludus.logging.replay import NO_NETWORK
 from ludus.logging.report_style import SCRIPT, STYLE
+from ludus.logging.reward_page import RewardTrace, reward_section
 from ludus.logging.run_state import quality
 
 Rows = list[dict[str, float]]
@@ -24,7 +25,13 @@ Rows = list[dict[str, float]]
 _SMALL = [  # title, metric, of the optimiser
     ("Policy loss", "train/policy_loss"),
     ("Value loss", "train/value_loss"),
+    ("Q loss", "train/q_loss"),
+    ("Policy loss", "train/pi_loss"),
+    ("Mean Q", "train/q_mean"),
+    ("Mean learned reward", "train/reward_mean"),
     ("Entropy", "train/entropy"),
+    ("Temperature", "train/alpha"),
+    ("Temperature loss", "train/alpha_loss"),
     ("Approximate KL", "train/approx_kl"),
     ("Clip fraction", "train/clip_fraction"),
     ("Explained variance", "train/explained_variance"),
@@ -32,18 +39,33 @@ _SMALL = [  # title, metric, of the optimiser
     ("Standard deviation of actions", "train/std"),
     ("Gradient norm", "train/grad_norm"),
 ]
-_SHOWN_ELSEWHERE = ("loop/", "time/", "eval/", "eval_stochastic/", "system/")
+_SHOWN_ELSEWHERE = ("loop/", "time/", "eval/", "eval_stochastic/", "system/", "reward/")
+# What return decomposition is told by elsewhere, and our name for the same number (or none: a mere counter).
+_PUBLIC = {
+    "R_loss": "train/r_loss",
+    "Q_loss": "train/q_loss",
+    "Pi_loss": "train/pi_loss",
+    "Epoch": "",
+    "Cycle": "",
+    "Timesteps": "",
+}
 
 
 def write_report(
-    run_dir: Path | str, replay_html: str | None = None, extra: Mapping[str, Any] | None = None
+    run_dir: Path | str,
+    replay_html: str | None = None,
+    extra: Mapping[str, Any] | None = None,
+    rewards: Sequence[RewardTrace] = (),
 ) -> Path:
     """Write run_dir/report.html, and replay.html beside it where a replay is given; returns its path.
 
-    Without `replay_html`, a replay.html written before is embedded. `extra` adds lines to the run's facts.
+    Without `replay_html`, a replay.html written before is embedded. `extra` adds lines to the run's facts;
+    `rewards` shows a learned reward along some episodes.
     """
     run_dir = Path(run_dir)
-    rows = read_metrics(run_dir / "metrics.jsonl")
+    rows = _with_one_name(read_metrics(run_dir / "metrics.jsonl"))
+    alone = _reward_only(rows)
+    rows = _along_batches(rows) if alone else rows
     if replay_html is not None:
         _write(run_dir / "replay.html", replay_html)
     elif (run_dir / "replay.html").is_file():
@@ -54,22 +76,23 @@ def write_report(
         f"<header><h1>{_safe(title)}</h1><p>{_safe(_subtitle(run_dir, facts))}</p></header>",
         _tiles(rows),
         _replay(replay_html),
+        reward_section(rewards),
         _curves(rows),
         _evaluations(rows),
         _configuration(run_dir),
         _run_facts({**facts, **(extra or {})}, trouble),
     ]
     path = run_dir / "report.html"
-    _write(path, _page(title, "".join(body)))
+    _write(path, _page(title, "".join(body), "batch" if alone else "step"))
     return path
 
 
-def _page(title: str, body: str) -> str:
+def _page(title: str, body: str, axis: str) -> str:
     return (
         f'<!doctype html><html lang="en"><head>{NO_NETWORK}<meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{_safe(title)}: training report</title><style>{STYLE}</style></head>"
-        f'<body><main>{body}</main><div id="tip"></div><script>{SCRIPT}</script></body></html>'
+        f'<body data-x="{axis}"><main>{body}</main><div id="tip"></div><script>{SCRIPT}</script></body></html>'
     )
 
 
@@ -80,6 +103,9 @@ def _tiles(rows: Rows) -> str:
     steps = int(max(row["step"] for row in rows))
     seconds = _last(rows, "time/elapsed_s")
     speed = steps / seconds if seconds else _last(rows, "time/fps")
+    if _reward_only(rows):
+        tiles = [*_reward_tiles(rows), _tile("batches", f"{steps:,}"), _tile("wall time", text.duration(seconds))]
+        return f'<div class="tiles">{"".join(tiles)}</div>'
     tiles = [_best_tile(rows)]
     for words, metric in (
         ("final return", "rollout/ep_rew_mean"),
@@ -111,6 +137,23 @@ def _best_tile(rows: Rows) -> str:
     return _tile("best success", "no evaluation yet")
 
 
+def _reward_tiles(rows: Rows) -> list[str]:
+    tiles: list[str] = []
+    for metric, words in _REWARD_HEADLINES:
+        value = _last(rows, metric)
+        if value is not None:
+            tiles.append(_tile(words, text.reward_value(metric, value), good=not tiles))
+    loss = _last(rows, "train/r_loss")
+    return [*tiles, _tile("final reward loss", text.number(loss))] if loss is not None else tiles
+
+
+_REWARD_HEADLINES = [
+    ("reward/AUC", "AUC, successes against failures (held out)"),
+    ("reward/R2", "R² of held-out returns"),
+    ("reward/correlation", "correlation with the hidden reward"),
+]
+
+
 def _tile(words: str, value: str, good: bool = False) -> str:
     return f'<div class="tile{" good" if good else ""}"><b>{_safe(value)}</b><span>{_safe(words)}</span></div>'
 
@@ -127,11 +170,14 @@ def _replay(page: str | None) -> str:
 
 
 def _curves(rows: Rows) -> str:
+    alone = _reward_only(rows)
+    speed = "Batches per second" if alone else "Steps per second"
     learning = [
         _chart("Success rate", rows, _SUCCESS, text.percent, (0.0, 1.0)),
         _chart("Episode return", rows, _RETURN),
         _chart("Episode length", rows, {"training": "rollout/ep_len_mean", "evaluation": "eval/mean_length"}),
-        _chart("Steps per second", rows, {"steps/s": "time/fps"}),
+        *(_reward_charts(rows) if alone else []),
+        _chart(speed, rows, {"batches/s" if alone else "steps/s": "time/fps"}),
     ]
     shares = {name: f"time/{name}_share" for name in ("simulate", "act", "learn")}
     machine = [
@@ -142,11 +188,14 @@ def _curves(rows: Rows) -> str:
         "rollout/success_rate",
         "rollout/ep_rew_mean",
         "rollout/ep_len_mean",
+        "train/r_loss",
+        *_PUBLIC,
     }
     names = dict.fromkeys(name for row in rows for name in row if name != "step")
     others = [n for n in names if n not in known and not n.startswith(_SHOWN_ELSEWHERE)]
     return (
         _section("Learning", learning, "charts")
+        + ("" if alone else _section("Learned reward", _reward_charts(rows), "charts"))
         + _section(
             "Optimisation", [_chart(title, rows, {title: metric}) for title, metric in _SMALL], "charts small"
         )
@@ -163,6 +212,35 @@ _RETURN = {
     "training": "rollout/ep_rew_mean",
     "evaluation": "eval/mean_reward",
     "evaluation, stochastic": "eval_stochastic/mean_reward",
+}
+
+
+def _reward_charts(rows: Rows) -> list[str]:
+    names = text.reward_names(rows)
+    others = [n for n in names if n not in {*_CORRELATION.values(), *_AUC.values(), "reward/R2"}]
+    return [
+        _chart("Reward loss", rows, {"reward loss": "train/r_loss"}),
+        _chart("AUC, successes against failures", rows, _AUC, _reward_show("reward/AUC"), (0.0, 1.0)),
+        _chart("R² of the return", rows, {"R²": "reward/R2"}, _reward_show("reward/R2")),
+        _chart("Correlation with the hidden reward", rows, _CORRELATION, _reward_show("reward/correlation")),
+        *(_chart(text.reward_label(n).capitalize(), rows, {text.reward_label(n): n}) for n in others),
+    ]
+
+
+def _reward_show(metric: str) -> Any:
+    return lambda value: text.reward_value(metric, value)
+
+
+_AUC = {
+    "learned reward": "reward/AUC",
+    "success head": "reward/AUC_success",
+    "progress head": "reward/AUC_progress",
+}
+_CORRELATION = {
+    "in successes": "reward/correlation",
+    "mean of episodes": "reward/correlation_within",
+    "overall": "reward/correlation_all",
+    "of ranks": "reward/rank_correlation",
 }
 
 
@@ -205,10 +283,13 @@ def _fold(title: str, charts: list[str]) -> str:
 
 
 def _evaluations(rows: Rows) -> str:
-    found = [row for row in rows if any(name.startswith("eval/") for name in row)]
+    kind = "reward/" if _reward_only(rows) else "eval/"
+    found = [row for row in rows if any(name.startswith(kind) for name in row)]
     if not found:
         return '<h2>Evaluations</h2><div class="card note">No evaluation yet.</div>'
-    columns = [c for c in _COLUMNS if any(c[1] in row for row in found)]
+    columns = [c for c in _COLUMNS if any(c[1] in row for row in found)] + _reward_columns(found)
+    if kind == "reward/":
+        columns[0] = ("batches", *columns[0][1:])
     best = max(found, key=quality)
     head = "".join(f"<th>{words}</th>" for words, _, _ in columns)
     lines = []
@@ -219,6 +300,11 @@ def _evaluations(rows: Rows) -> str:
         lines.append(f'<tr class="best">{cells}</tr>' if row is best else f"<tr>{cells}</tr>")
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     return f'<h2>Evaluations</h2><div class="card scroll">{table}</div>'
+
+
+def _reward_columns(rows: Rows) -> list[tuple[str, str, Any]]:
+    names = text.reward_names(rows)
+    return [(_safe(text.reward_label(n)), n, lambda row, n=n: text.reward_value(n, row[n])) for n in names]
 
 
 _COLUMNS: list[tuple[str, str, Any]] = [
@@ -291,6 +377,30 @@ def _subtitle(run_dir: Path, facts: Mapping[str, Any]) -> str:
     if "started" in facts:
         parts.append(f"started {facts['started']}")
     return " · ".join(parts)
+
+
+def _with_one_name(rows: Rows) -> Rows:
+    """Losses that have only their public name get ours too."""
+    for row in rows:
+        row.update({ours: row[name] for name, ours in _PUBLIC.items() if ours and name in row and ours not in row})
+    return rows
+
+
+def _reward_only(rows: Rows) -> bool:
+    """Whether a reward was learned from recorded data, without anybody acting."""
+    names = {name for row in rows for name in row}
+    if any(name.startswith(("rollout/", "eval/")) for name in names):
+        return False
+    return "train/r_loss" in names or any(name.startswith("reward/") for name in names)
+
+
+def _along_batches(rows: Rows) -> Rows:
+    """Rows by how much was trained: their step may be the size of the store, which never changes."""
+    if all("loop/batches" in row for row in rows):
+        return [row | {"step": row["loop/batches"]} for row in rows]
+    if len({row["step"] for row in rows}) > 1 or len(rows) < 2:
+        return rows
+    return [row | {"step": i} for i, row in enumerate(rows, start=1)]
 
 
 def _last(rows: Rows, metric: str) -> float | None:

@@ -3,10 +3,10 @@
 STYLE = """
 :root { color-scheme: light dark;
   --page: #f6f7f9; --card: #fff; --ink: #16191d; --soft: #667080; --line: #e2e6eb;
-  --c0: #2563eb; --c1: #059669; --c2: #d97706; --c3: #7c3aed; --good: #047857; }
+  --c0: #2563eb; --c1: #059669; --c2: #d97706; --c3: #7c3aed; --good: #047857; --bad: #c2410c; }
 @media (prefers-color-scheme: dark) { :root {
   --page: #111418; --card: #1a1f25; --ink: #e8ebef; --soft: #93a0b0; --line: #2c343d;
-  --c0: #6ea8fe; --c1: #34d399; --c2: #fbbf24; --c3: #b79cfb; --good: #34d399; } }
+  --c0: #6ea8fe; --c1: #34d399; --c2: #fbbf24; --c3: #b79cfb; --good: #34d399; --bad: #fb923c; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
@@ -25,7 +25,7 @@ h2 { font-size: 17px; margin: 34px 0 12px; }
 .charts { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); }
 .charts.small { grid-template-columns: repeat(auto-fit, minmax(min(100%, 310px), 1fr)); }
 .chart { margin: 0; padding: 12px 14px 8px; position: relative; }
-.chart svg { display: block; width: 100%; height: auto; touch-action: pan-y; }
+.chart svg { display: block; width: 100%; height: auto; overflow: visible; touch-action: pan-y; }
 figcaption { display: flex; justify-content: space-between; font-size: 14px; }
 .newest { font-variant-numeric: tabular-nums; color: var(--soft); }
 .small .tick { font-size: 15px; }
@@ -39,6 +39,14 @@ figcaption { display: flex; justify-content: space-between; font-size: 14px; }
 .dot { fill: var(--c); }
 .mark { fill: var(--c); stroke: var(--card); stroke-width: 1.5; display: none; }
 .cross { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 3 3; display: none; }
+.line.faint, .key.faint::before { opacity: .5; } .line.dashed { stroke-dasharray: 6 5; stroke-width: 1.6; }
+.key.dashed::before { background: repeating-linear-gradient(90deg, var(--c) 0 4px, transparent 4px 7px); }
+.lead { fill: none; stroke: var(--soft); stroke-width: 1; stroke-dasharray: 1 3; opacity: .7; }
+.badge { font-size: 12px; font-weight: 600; padding: 1px 8px; border-radius: 9px; margin-left: 6px;
+  white-space: nowrap; color: var(--c); border: 1px solid; }
+[data-alone] figcaption { flex-wrap: wrap; column-gap: 12px; } [data-alone] .legend { row-gap: 0; }
+.success { --c: var(--good); } .failure { --c: var(--bad); }
+.chart.success, .chart.failure { border-left: 4px solid var(--c); }
 .legend { min-height: 4px; display: flex; gap: 16px; flex-wrap: wrap; font-size: 12.5px; color: var(--soft); }
 .key::before { content: ""; display: inline-block; width: 14px; height: 3px; border-radius: 2px;
   background: var(--c); margin-right: 6px; vertical-align: middle; }
@@ -100,9 +108,10 @@ for (const chart of charts) {
     const frame = chart.svg.getBoundingClientRect(), first = chart.data[0];
     const x = (event.clientX - frame.left) / frame.width * chart.svg.viewBox.baseVal.width;
     const step = first.step[nearest(first.x, x)];
-    for (const other of charts) if (other !== chart) point(other, step);
+    const shared = c => !('alone' in c.box.dataset);
+    for (const other of charts) if (other !== chart && shared(chart) && shared(other)) point(other, step);
     const found = point(chart, step);
-    tip.replaceChildren(row('step', step.toLocaleString('en'), ''),
+    tip.replaceChildren(row(shared(chart) ? document.body.dataset.x : 'step', step.toLocaleString('en'), ''),
       ...found.map(f => row(f.name, f.text, 'key s' + f.k)));
     tip.style.display = 'block';
     const fits = event.clientX + 16 + tip.offsetWidth < innerWidth;

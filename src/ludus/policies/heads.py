@@ -1,8 +1,9 @@
-"""Action distributions: each head turns features into parameters, and those into actions and log-probabilities.
+"""What a policy's last layer means: each head turns features into parameters, and those into actions.
 
-`seed_gradient` is the derivative of the loss Σ wᵢ log π(aᵢ) − c · mean entropy with respect to the
-parameters, in closed form: a policy-gradient update needs nothing else, and writing it out costs a
-fraction of what taping those small operations does. The tests hold it against autograd.
+Here are the heads of policy gradients, whose actions have log-probabilities; those of policies that learn from a
+replay are in `replay_heads.py`. `seed_gradient` is the derivative of the loss Σ wᵢ log π(aᵢ) − c · mean entropy
+with respect to the parameters, in closed form: a policy-gradient update needs nothing else, and writing it out
+costs a fraction of what taping those small operations does. The tests hold it against autograd.
 """
 
 import math
@@ -42,6 +43,14 @@ class Head(nn.Module):
     def mode(self, params: Tensor) -> Tensor: ...
 
     @abstractmethod
+    def to_env(self, action: Tensor) -> Tensor:
+        """A stored action in the units of the environment."""
+
+
+class StochasticHead(Head):
+    """A distribution over actions, for policy gradients."""
+
+    @abstractmethod
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor: ...
 
     @abstractmethod
@@ -60,22 +69,18 @@ class Head(nn.Module):
         The shares ([n], or one number for all) add up to 1.
         """
 
-    @abstractmethod
-    def to_env(self, action: Tensor) -> Tensor:
-        """A stored action in the units of the environment."""
 
-
-class GaussianHead(Head):
-    """Independent normal per dimension, in units where [-1, 1] spans the action bounds."""
+class BoxHead(Head):
+    """Continuous actions, stored in units where [-1, 1] spans the action bounds."""
 
     low: Tensor
     high: Tensor
+    center: Tensor
+    half_range: Tensor
 
-    def __init__(self, features: int, space: gym.spaces.Box, initial_std: float) -> None:
+    def __init__(self, space: gym.spaces.Box) -> None:
         super().__init__()
         self.action_size = self.noise_size = int(space.shape[0])
-        self.linear = Dense(features, self.action_size)
-        self.log_std = nn.Parameter(torch.full((self.action_size,), math.log(initial_std)))
         low, high = torch.as_tensor(space.low), torch.as_tensor(space.high)
         bounded = torch.isfinite(low) & torch.isfinite(high)
         self.register_buffer("low", low.float())
@@ -83,11 +88,24 @@ class GaussianHead(Head):
         self.register_buffer("center", torch.where(bounded, (low + high) / 2, 0.0).float())
         self.register_buffer("half_range", torch.where(bounded, (high - low) / 2, 1.0).float())
 
-    center: Tensor
-    half_range: Tensor
-
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return torch.randn((*shape, self.noise_size), generator=generator, device=generator.device)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return torch.addcmul(self.center, action, self.half_range).clamp(self.low, self.high)
+
+    def from_env(self, action: Tensor) -> Tensor:
+        """The inverse of `to_env`, for actions that others have recorded."""
+        return (action.float() - self.center) / self.half_range
+
+
+class GaussianHead(BoxHead, StochasticHead):
+    """Independent normal per dimension."""
+
+    def __init__(self, features: int, space: gym.spaces.Box, initial_std: float) -> None:
+        super().__init__(space)
+        self.linear = Dense(features, self.action_size)
+        self.log_std = nn.Parameter(torch.full((self.action_size,), math.log(initial_std)))
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         return torch.addcmul(params, noise, self.log_std.exp())
@@ -119,16 +137,13 @@ class GaussianHead(Head):
             self.log_std.grad -= entropy_coef
         return (z * weight[:, None]).mul_(inverse_std)
 
-    def to_env(self, action: Tensor) -> Tensor:
-        return torch.addcmul(self.center, action, self.half_range).clamp(self.low, self.high)
-
     @torch.no_grad()
     def limit_std(self, highest: float) -> None:
         """Keep the spread in a range that neither explodes nor dies."""
         self.log_std.clamp_(LOG_STD_MIN, min(LOG_STD_MAX, math.log(highest)))
 
 
-class CategoricalHead(Head):
+class CategoricalHead(StochasticHead):
     """One or several independent choices; the stored action holds one index a choice."""
 
     start: Tensor
@@ -202,7 +217,7 @@ class CategoricalHead(Head):
         return choice.squeeze(-1) if self.squeeze else choice
 
 
-def make_head(space: ActionSpace, features: int, initial_std: float) -> Head:
+def make_stochastic_head(space: ActionSpace, features: int, initial_std: float) -> StochasticHead:
     if isinstance(space, gym.spaces.Box):
         return GaussianHead(features, space, initial_std)
     if isinstance(space, gym.spaces.Discrete):

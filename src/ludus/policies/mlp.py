@@ -46,6 +46,7 @@ class MLP(nn.Module):
     def __init__(self, size: int, hidden: tuple[int, ...], activation: Activation) -> None:
         super().__init__()
         self.activation = activation
+        self.inputs = size
         sizes = [size, *hidden]
         self.layers = nn.ModuleList(Dense(a, b) for a, b in itertools.pairwise(sizes))
         self._layers: list[Dense] = list(self.layers)  # type: ignore[arg-type]
@@ -62,13 +63,21 @@ class MLP(nn.Module):
             outputs.append(x)
         return outputs
 
-    def backward(self, outputs: list[Tensor], gradient: Tensor) -> None:
-        """Write the parameters' gradients, given that of the last output."""
+    def backward(
+        self, outputs: list[Tensor], gradient: Tensor, need_inputs: bool = False, trained: int | None = None
+    ) -> Tensor | None:
+        """Write the parameters' gradients, given that of the last output; returns the input's if it is needed.
+
+        Where only the first `trained` rows train the weights, the input's gradient is that of the other rows.
+        """
         for i in range(len(self._layers) - 1, -1, -1):
             gradient = self._through_activation(gradient, outputs[i + 1])
-            self._layers[i].write_gradient(outputs[i], gradient)
+            self._layers[i].write_gradient(outputs[i][:trained], gradient[:trained])
             if i:
                 gradient = self._layers[i].input_gradient(gradient)
+            elif need_inputs:
+                return self._layers[0].input_gradient(gradient if trained is None else gradient[trained:])
+        return gradient if need_inputs else None  # without any layer the output is the input
 
     def _through_activation(self, gradient: Tensor, output: Tensor) -> Tensor:
         if self.activation == "tanh":

@@ -1,18 +1,18 @@
-"""The policy: normaliser → encoder → (memory) → heads. It carries all that is needed to act."""
+"""The policy: normaliser → encoder → (memory) → head. It carries all that is needed to act."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ludus.envs.vec import ActionSpace, VecEnv
+from ludus.envs.vec import ActionSpace
 from ludus.errors import LudusError
-from ludus.policies.heads import Head, make_head
-from ludus.policies.lstm import LSTM, Run
-from ludus.policies.mlp import MLP, Activation, Dense
+from ludus.policies.heads import Head
+from ludus.policies.lstm import LSTM
+from ludus.policies.mlp import MLP, Activation
 from ludus.policies.normalizer import ObsNormalizer
 
 
@@ -38,22 +38,15 @@ class PolicyConfig:
     """Standardise observations by their running mean and variance."""
 
 
-class Pass(NamedTuple):
-    """A forward pass over a minibatch, with what its gradient needs."""
-
-    params: Tensor  # [n, parameters of the head]
-    value: Tensor  # [n]
-    actor: list[Tensor]  # layer outputs of the encoder
-    critic: list[Tensor]  # of the value encoder; the same list where the trunk is shared
-    memory: Run | None
-
-
 class Policy(nn.Module):
-    """Actor and critic.
+    """What acts. Algorithms add to it what they learn with: `ActorCritic` is PPO's.
 
     Methods that take `x` want prepared observations (`prepare`), the others raw ones. `state` is what the policy
     remembers, [rows, state_size], zero where an episode begins; without a memory it is empty and passed on.
     """
+
+    kind: str  # of the head; in a checkpoint it tells which class to build
+    head: Head
 
     def __init__(self, obs_space: gym.spaces.Box, action_space: ActionSpace, config: PolicyConfig) -> None:
         super().__init__()
@@ -62,22 +55,8 @@ class Policy(nn.Module):
         self.normalizer = ObsNormalizer((size,)) if config.normalize_obs else None
         self.encoder = MLP(size, config.hidden, config.activation)
         self.memory = self._make_memory()
-        shared = config.shared_trunk or self.memory is not None
-        self.value_encoder = None if shared else MLP(size, config.hidden, config.activation)
         self.features = self.encoder.features if self.memory is None else self.memory.size
-        self.head: Head = make_head(action_space, self.features, config.initial_std)
-        self.value_head = Dense(self.features, 1)
         self.state_size = 0 if self.memory is None else self.memory.state_size
-        self._initialise()
-
-    def _initialise(self) -> None:
-        """Orthogonal weights; a nearly uniform first policy (gain 0.01) and an unbiased critic (gain 1)."""
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.orthogonal_(module.weight, gain=2**0.5)
-                nn.init.zeros_(module.bias)
-        nn.init.orthogonal_(self.head.linear.weight, gain=0.01)
-        nn.init.orthogonal_(self.value_head.weight, gain=1.0)
 
     def _make_memory(self) -> LSTM | None:
         config = self.config
@@ -87,7 +66,7 @@ class Policy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.value_head.weight.device
+        return self.head.linear.weight.device
 
     def start(self, rows: int) -> Tensor:
         """The state at the beginning of an episode."""
@@ -103,18 +82,6 @@ class Policy(nn.Module):
         """The head's parameters, and the new state."""
         features, state = self._remember(self.encoder(x), state)
         return self.head(features), state
-
-    def params_and_value_of(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The head's parameters, the values [n], and the new state."""
-        features, state = self._remember(self.encoder(x), state)
-        value_features = features if self.value_encoder is None else self.value_encoder(x)
-        return self.head(features), self.value_head(value_features).squeeze(-1), state
-
-    def value_of(self, x: Tensor, state: Tensor) -> Tensor:
-        """[n] values alone."""
-        if self.value_encoder is not None:
-            return self.value_head(self.value_encoder(x)).squeeze(-1)
-        return self.value_head(self._remember(self.encoder(x), state)[0]).squeeze(-1)
 
     def _remember(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         return (features, state) if self.memory is None else self.memory.step(features, state)
@@ -136,59 +103,15 @@ class Policy(nn.Module):
         params, state = self.params_of(self.prepare(obs), state)
         return self.head.to_env(self.head.mode(params)), state
 
-    # Learning -----------------------------------------------------------------------------------
-    def forward_pass(self, x: Tensor, state: Tensor, keep: Tensor | None) -> Pass:
-        """Parameters and values of a minibatch, keeping what `backward` needs. Call under no_grad.
-
-        With a memory, `x` holds whole segments, time first; `state` is that before the first step, and `keep`
-        [horizon, segments] is 0 where it was reset before a step.
-        """
-        actor, run = self.encoder.outputs(x), None
-        critic = actor if self.value_encoder is None else self.value_encoder.outputs(x)
-        features, value_features = actor[-1], critic[-1]
-        if self.memory is not None:
-            assert keep is not None
-            run = self.memory.run(features, state, keep)
-            features = value_features = run.output
-        params = self.head.linear.forward(features)
-        return Pass(params, self.value_head.forward(value_features).squeeze(-1), actor, critic, run)
-
-    def backward(self, done: Pass, params_gradient: Tensor, value_gradient: Tensor) -> None:
-        """Write every network parameter's gradient, given those of the outputs."""
-        value_gradient = value_gradient[:, None]
-        features = done.actor[-1] if done.memory is None else done.memory.output
-        self.head.linear.write_gradient(features, params_gradient)
-        self.value_head.write_gradient(features if done.critic is done.actor else done.critic[-1], value_gradient)
-        gradient = self.head.linear.input_gradient(params_gradient)
-        value_features_gradient = self.value_head.input_gradient(value_gradient)
-        if self.value_encoder is not None:
-            self.encoder.backward(done.actor, gradient)
-            self.value_encoder.backward(done.critic, value_features_gradient)
-            return
-        gradient += value_features_gradient
-        if self.memory is not None:
-            assert done.memory is not None
-            inputs_gradient = self.memory.backward(done.memory, gradient, need_inputs=bool(self.config.hidden))
-            if inputs_gradient is None:
-                return
-            gradient = inputs_gradient
-        self.encoder.backward(done.actor, gradient)
-
     # Saving -------------------------------------------------------------------------------------
     def description(self) -> dict[str, Any]:
-        """What `from_description` rebuilds the policy from, as plain JSON."""
+        """What `policy_from` rebuilds the policy from, as plain JSON."""
         return {
+            "kind": self.kind,
             "config": asdict(self.config),
-            "obs_space": _describe_space(self.obs_space),
-            "action_space": _describe_space(self.action_space),
+            "obs_space": describe_space(self.obs_space),
+            "action_space": describe_space(self.action_space),
         }
-
-    @staticmethod
-    def from_description(description: dict[str, Any]) -> "Policy":
-        config = dict(description["config"])
-        config["hidden"] = tuple(config["hidden"])
-        obs_space, action_space = (_space(description[k]) for k in ("obs_space", "action_space"))
-        return Policy(obs_space, action_space, PolicyConfig(**config))
 
 
 class Actor:
@@ -229,14 +152,7 @@ class Actor:
             self._state[torch.as_tensor(ended, device=self._state.device)] = 0.0
 
 
-def make_policy(env: VecEnv, config: PolicyConfig, seed: int) -> Policy:
-    """A new policy whose weights `seed` alone determines; the global random stream is left untouched."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Policy(env.obs_space, env.action_space, config)
-
-
-def _describe_space(space: gym.Space[Any]) -> dict[str, Any]:
+def describe_space(space: gym.Space[Any]) -> dict[str, Any]:
     if isinstance(space, gym.spaces.Box):
         # JSON has no infinity: bounds are written as strings.
         bounds = {k: [str(float(v)) for v in getattr(space, k).ravel()] for k in ("low", "high")}
@@ -247,7 +163,7 @@ def _describe_space(space: gym.Space[Any]) -> dict[str, Any]:
     return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
 
 
-def _space(description: dict[str, Any]) -> Any:
+def space_from(description: dict[str, Any]) -> Any:
     if description["kind"] == "Box":
         dtype = np.dtype(description["dtype"])
         low, high = (

@@ -1,8 +1,10 @@
 """One file a job. A preset is a configuration with a name; `find_preset` also makes one for `gym:ID` and so on."""
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast, get_args
 
+from ludus.algorithms.replay_config import Algorithm
 from ludus.config import TrainConfig
 from ludus.errors import ConfigError, did_you_mean
 
@@ -25,18 +27,34 @@ OPEN_KINDS = {
         "any PettingZoo parallel environment, by module or registered name",
     ),
     "mettagrid": ("mettagrid", "mettagrid:navigation", "MettaGrid's worlds (needs the extra ludus[mettagrid])"),
+    "rrd-mujoco": ("rrd", "rrd-mujoco:hopper", "the same for another task, or any Gymnasium environment's id"),
     "vec": ("custom", "vec:my_module:make_env", "your own batched environment, on CPU or GPU"),
 }
 
 
 def all_presets() -> dict[str, Preset]:
-    from ludus.presets import forage, kuka, locomotion
+    from ludus.presets import forage, kuka, locomotion, rrd
 
-    return {preset.name: preset for preset in (*kuka.PRESETS, *forage.PRESETS, *locomotion.PRESETS)}
+    presets = (*kuka.PRESETS, *forage.PRESETS, *rrd.PRESETS, *locomotion.PRESETS)
+    return {preset.name: preset for preset in presets}
 
 
-def find_preset(name: str) -> Preset:
-    """A preset by its name, or one made for `gym:ID`, `pettingzoo:MODULE:ENV` …"""
+def find_preset(name: str, algo: str = "") -> Preset:
+    """A preset by its name, or one made for `gym:ID` and so on; `algo` takes another algorithm than its own."""
+    preset = _find(name)
+    if not algo:
+        return preset
+    if algo not in get_args(Algorithm):
+        known = ", ".join(get_args(Algorithm))
+        raise ConfigError(
+            f"There is no algorithm {algo!r}.{did_you_mean(algo, get_args(Algorithm))} Known: {known}."
+        )
+    from ludus.presets.replay import with_algo
+
+    return replace(preset, config=with_algo(preset.config, cast(Algorithm, algo)))
+
+
+def _find(name: str) -> Preset:
     prefix, _, rest = name.partition(":")
     if rest and prefix in OPEN_KINDS:
         preset: Preset = importlib.import_module(f"ludus.presets.{OPEN_KINDS[prefix][0]}").preset_for(rest)

@@ -2,6 +2,7 @@
 
     checkpoints/step_000200000/
         policy.json   policy.safetensors      all that is needed to act
+        reward.json   reward.safetensors      a learned reward, where there is one
         training.json training.safetensors    all that is needed besides to go on exactly
         manifest.json                         sizes and SHA-256 of the files above
 
@@ -13,9 +14,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -24,10 +25,20 @@ from torch import Tensor
 
 from ludus.envs.vec import State
 from ludus.errors import CheckpointError
+from ludus.policies.making import policy_from
 from ludus.policies.policy import Policy
+from ludus.policies.reward import RewardModel
 
 FORMAT = 1
 _TENSOR_KEY = "__tensor__"
+
+
+class Model(Protocol):
+    """What a checkpoint keeps in files of its own: it can be rebuilt from its description and its tensors."""
+
+    def description(self) -> dict[str, Any]: ...
+    def state_dict(self) -> dict[str, Tensor]: ...
+    def load_state_dict(self, tensors: dict[str, Tensor], /) -> Any: ...
 
 
 # Trees of tensors and plain values ---------------------------------------------------------------
@@ -59,7 +70,7 @@ def checkpoint_path(folder: Path, step: int) -> Path:
     return folder / f"step_{step:09d}"
 
 
-def save_checkpoint(folder: Path, step: int, policy: Policy, training: State) -> Path:
+def save_checkpoint(folder: Path, step: int, models: Mapping[str, Model], training: State) -> Path:
     """Write `folder`/step_N; it exists whole or not at all. A full disk is a sentence and leaves the old ones."""
     final = checkpoint_path(folder, step)
     temporary = final.with_suffix(".tmp")
@@ -67,8 +78,9 @@ def save_checkpoint(folder: Path, step: int, policy: Policy, training: State) ->
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
-        description = {"format": FORMAT, "step": step, **policy.description()}
-        _write_part(temporary / "policy", description, dict(policy.state_dict()))
+        for name, model in models.items():
+            description = {"format": FORMAT, "step": step, **model.description()}
+            _write_part(temporary / name, description, dict(model.state_dict()))
         _write_part(temporary / "training", {"format": FORMAT, "step": step, "state": training}, {})
         files = sorted(temporary.iterdir())
         manifest = {f.name: {"bytes": f.stat().st_size, "sha256": _sha256(f)} for f in files}
@@ -205,13 +217,30 @@ def newest_intact(folder: Path, warn: Callable[[str], None]) -> Path:
 
 def load_policy(checkpoint: Path) -> Policy:
     """The policy alone, ready to act."""
+    if not (checkpoint / "policy.json").exists() and (checkpoint / "reward.json").exists():
+        raise CheckpointError(
+            f"{checkpoint} holds a reward and no policy: 'ludus label' and 'ludus report' use it; nothing acts."
+        )
     description, tensors = _read_part(checkpoint / "policy")
     try:
-        policy = Policy.from_description(description)
+        policy = policy_from(description)
         policy.load_state_dict(tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{checkpoint} does not hold a policy of this version of Ludus: {error}") from error
     return policy.eval()
+
+
+def load_reward(checkpoint: Path) -> RewardModel:
+    """A learned reward, ready to judge."""
+    if not (checkpoint / "reward.json").exists():
+        raise CheckpointError(f"{checkpoint} holds no learned reward: its run was not trained with one.")
+    description, tensors = _read_part(checkpoint / "reward")
+    try:
+        model = RewardModel.from_description(description)
+        model.load_state_dict(tensors)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"{checkpoint} does not hold a reward of this version of Ludus: {error}") from error
+    return model.eval()
 
 
 def load_training(checkpoint: Path) -> tuple[int, State]:
@@ -220,8 +249,8 @@ def load_training(checkpoint: Path) -> tuple[int, State]:
     return plain["step"], join_tree(plain["state"], tensors)
 
 
-def load_policy_weights(checkpoint: Path) -> dict[str, Tensor]:
-    return _read_part(checkpoint / "policy")[1]
+def load_model_weights(checkpoint: Path, name: str) -> dict[str, Tensor]:
+    return _read_part(checkpoint / name)[1]
 
 
 def _read_part(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

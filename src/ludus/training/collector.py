@@ -4,7 +4,6 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -14,21 +13,14 @@ from ludus.buffers.segments import SegmentBuffer, Segments, SegmentSchedule
 from ludus.envs.vec import EpisodeStats, State, Step, VecEnv, combine_stats, derive_seed, restore_generator
 from ludus.errors import EnvError
 from ludus.graphs import Graphed
-from ludus.policies.policy import Policy
-
-
-@dataclass
-class Timing:
-    """Seconds spent since the last reading."""
-
-    simulate: float = 0.0  # waiting for environments
-    act: float = 0.0
+from ludus.policies.actor_critic import ActorCritic
+from ludus.training.timing import Timing
 
 
 class _Group:
     """One group of environments and where its rows are. On a GPU the tensors stay in place, as graphs need."""
 
-    def __init__(self, env: VecEnv, first_row: int, policy: Policy, seed: int) -> None:
+    def __init__(self, env: VecEnv, first_row: int, policy: ActorCritic, seed: int) -> None:
         device = policy.device
         self.env = env
         self.rows = slice(first_row, first_row + env.num_rows)
@@ -70,7 +62,7 @@ class Collector:
     def __init__(
         self,
         envs: list[VecEnv],
-        policy: Policy,
+        policy: ActorCritic,
         schedule: SegmentSchedule,
         gamma: float,
         seed: int,
@@ -274,10 +266,6 @@ class Collector:
             means["success_rate"] = means.pop("success")
         self._last_metrics |= {f"rollout/{name}": value for name, value in means.items()}
         return dict(self._last_metrics)
-
-    def take_timing(self) -> Timing:
-        timing, self.timing = self.timing, Timing()
-        return timing
 
     def set_progress(self, fraction: float) -> None:
         for group in self.groups:

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.vec import VecEnv
+from ludus.config import TrainConfig
+from ludus.envs import make_eval_env
+from ludus.envs.vec import VecEnv, derive_seed
 from ludus.errors import EnvError
 from ludus.policies.policy import Policy
 
@@ -93,6 +95,33 @@ def _count(
     result.lengths += lengths[ended].tolist()
     for name, values in metrics.items():
         result.metrics.setdefault(name, []).extend(values.cpu()[ended].tolist())
+
+
+class PolicyEvaluator:
+    """Evaluates a run's policy on its evaluation environments, which are made when they are first needed."""
+
+    def __init__(self, config: TrainConfig, policy: Policy) -> None:
+        self._config, self._policy = config, policy
+        self._env: VecEnv | None = None
+
+    def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
+        """`eval/…` with the most likely actions and, if wanted, `eval_stochastic/…`; empty when interrupted."""
+        config, policy = self._config.eval, self._policy
+        if self._env is None:
+            self._env = make_eval_env(self._config.env, config.episodes, policy.device)
+        metrics: dict[str, float] = {}
+        seed = derive_seed(self._config.seed, 3)
+        for prefix, deterministic in (("eval", True), ("eval_stochastic", False)):
+            if deterministic or config.stochastic:
+                result = evaluate(policy, self._env, config.episodes, seed, deterministic, interrupted)
+                if interrupted():
+                    return {}
+                metrics |= {f"{prefix}/{name}": value for name, value in result.summary().items()}
+        return metrics
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()
 
 
 def wilson_interval(successes: float, n: int, z: float = 1.96) -> tuple[float, float]:

@@ -1,8 +1,8 @@
 """The one loop: epoch › cycle › iteration › batch.
 
-An iteration is one rollout and its batches (gradient steps); a cycle ends with a row of metrics; an epoch
-ends with an evaluation and a checkpoint. Everything a run is made of is saved, so that a killed run goes on
-as if nothing had happened.
+An iteration is some experience and its batches (gradient steps), made by a `Job`; a cycle ends with a row of
+metrics; an epoch ends with an evaluation and a checkpoint. Everything a run is made of is saved, so that a killed
+run goes on as if nothing had happened.
 """
 
 import time
@@ -13,22 +13,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ludus.algorithms.ppo import PPO
-from ludus.buffers.segments import Segments
-from ludus.config import TrainConfig, check_config, make_plan
-from ludus.envs import make_eval_env, make_groups
-from ludus.envs.vec import State, VecEnv, derive_seed
+from ludus.config import TrainConfig, check_config
+from ludus.envs.vec import State
 from ludus.errors import CheckpointError, ConfigError, LudusError, TrainingError
+from ludus.logging.batch_log import BatchLog
 from ludus.logging.console import Console
-from ludus.logging.run_state import quality, system_metrics
+from ludus.logging.run_state import Level, quality, system_metrics
 from ludus.logging.sinks import Tee
-from ludus.policies.policy import make_policy
+from ludus.policies.policy import Policy
 from ludus.training.callbacks import Callback
 from ludus.training.checkpoint import (
     checkpoint_path,
     checkpoints_in,
     dump_tensors,
-    load_policy_weights,
+    load_model_weights,
     load_training,
     mark_best,
     newest_intact,
@@ -36,12 +34,11 @@ from ludus.training.checkpoint import (
     save_checkpoint,
     set_aside_newer,
 )
-from ludus.training.collector import Collector
-from ludus.training.evaluator import evaluate
 from ludus.training.interrupt import Interrupt
-from ludus.training.memory import plan_memory, refuse_what_cannot_fit
+from ludus.training.job import Job
 
 PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
+_SUMMARY_BATCHES = 100  # whose mean loss is one point of a curve
 MAX_ROLLBACKS = 3  # after so many returns to a checkpoint the run is given up
 
 
@@ -57,10 +54,15 @@ class Counters:
     best_step: int = -1
     evaluation_owed: bool = False  # an interrupt cut the epoch's evaluation short
     rollbacks: int = 0
+    logged_batches: int = 0  # whose losses are in the batch log
+
+
+# The public names of return decomposition's table, and ours.
+_TABLE = {"R_loss": "train/r_loss", "Q_loss": "train/q_loss", "Pi_loss": "train/pi_loss"}
 
 
 class Trainer:
-    """Holds a run together: environments, policy, algorithm, files."""
+    """Holds a run together: its job, its files, its screen."""
 
     def __init__(
         self,
@@ -77,22 +79,24 @@ class Trainer:
         device = find_device(config.device)
         torch.set_num_threads(config.torch_threads)
         torch.set_float32_matmul_precision(PRECISIONS[config.precision])
-        groups = make_groups(config.env, config.groups, device)
-        self.plan = make_plan(config, rows=sum(env.num_rows for env in groups))
-        self.policy = make_policy(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
-        schedule, graphs = self.plan.schedule, config.cuda_graphs
-        self.memory_plan = plan_memory(self.policy, schedule, config.ppo.minibatches, config.groups)
-        refuse_what_cannot_fit(self.memory_plan, device)
-        self.ppo = PPO(self.policy, config.ppo, schedule, config.seed, graphs)
-        self.collector = Collector(groups, self.policy, schedule, config.ppo.gamma, config.seed, graphs)
-        self._eval_env: VecEnv | None = None
+        self.job = make_job(config, device)
+        self.plan = self.job.plan
         self._make_sinks = make_sinks
-        self._learn_seconds = 0.0
+        self._batch_log = BatchLog(run_dir / "R_loss.f32")
         self._row_at = (time.perf_counter(), 0)  # when and at which step the last row was written
+        self._test_seconds = 0.0
+        self._recent_losses: list[float] = []
+
+    @property
+    def policy(self) -> Policy:
+        """What acts, for callbacks; a run that learns a reward alone has none."""
+        policy = self.job.models["policy"]
+        assert isinstance(policy, Policy)
+        return policy
 
     @property
     def step(self) -> int:
-        """Environment steps trained on."""
+        """Environment steps trained on, or batches where no environment is stepped."""
         return self.counters.iteration * self.plan.steps_per_iteration
 
     @property
@@ -104,12 +108,15 @@ class Trainer:
         """Train to the end of the plan. True when it came to its end, False when it was stopped before."""
         plan = self.plan
         self.sinks = self._make_sinks(self.step, self.counters.metric_rows)
-        self.console.start(plan.total_steps, self.step)
+        self._batch_log.cut_to(self.counters.logged_batches)
+        self.console.start(plan.total_steps, self.step, plan.unit)
         self._row_at = (time.perf_counter(), self.step)
         self._since = time.perf_counter() - self.counters.seconds
         with Interrupt(self.console.message) as interrupt:
             self._interrupted = lambda: interrupt.requested
             try:
+                for warning in self.job.warnings:
+                    self.console.warning(warning)
                 going = self._notify("on_start")
                 if going and self.counters.evaluation_owed:
                     going = self._end_epoch()
@@ -130,24 +137,18 @@ class Trainer:
         return self.counters.iteration >= self.plan.total_iterations and not self.counters.evaluation_owed
 
     def _iteration(self) -> bool:
-        """One rollout, its batches, and whatever ends with it. False ends the training."""
+        """One iteration of the job, and whatever ends with it. False ends the training."""
         plan, done = self.plan, self.counters.iteration
-        progress = done / plan.total_iterations
-        self.collector.set_progress(progress)
-        segments = self.collector.collect(done, self._show_progress)
-        started = time.perf_counter()
-        metrics = self.ppo.update(segments, progress)
-        healthy = self._healthy(metrics, segments)  # which on a GPU waits for the update
-        self._learn_seconds += time.perf_counter() - started
-        if not healthy:
+        metrics = self.job.iteration(done, done / plan.total_iterations, self._show_progress)
+        last = done + 1 == plan.total_iterations
+        ends_cycle = (done + 1) % plan.iterations_per_cycle == 0 or last
+        if (self.job.waits or ends_cycle) and not self._healthy(metrics):
             self._roll_back()
             return True
         self.counters.iteration += 1
-        if self.config.ppo.kl_control == "adapt":
-            self.ppo.adapt_rate(float(metrics["train/approx_kl"]))
-        last = self.counters.iteration == plan.total_iterations
+        self._show_losses()
         going = self._notify("on_iteration")
-        if self.counters.iteration % plan.iterations_per_cycle == 0 or last:
+        if ends_cycle:
             going &= self._end_cycle(metrics)
         if self.counters.iteration % plan.iterations_per_epoch == 0 or last:
             going &= self._end_epoch()
@@ -156,26 +157,47 @@ class Trainer:
         return going
 
     def _end_cycle(self, train: dict[str, Tensor]) -> bool:
-        metrics = self._row(train)
-        self._write(metrics)
-        self.console.row(self.step, metrics)
-        return self._notify("on_cycle", metrics)
+        self._log_batches()
+        row = self._row(train)
+        tested = self._test() if self.config.eval.each_cycle else {}
+        row |= tested
+        if tested and self.job.tabulated:
+            row["TimeCost(sec)/test"] = self._test_seconds
+        self._write(row)
+        self.console.row(self.step, row)
+        going = self._notify("on_cycle", row)
+        return self._conclude(tested, always_save=False) and going
 
     def _end_epoch(self) -> bool:
-        self.console.progress(self.step, "evaluating")
-        started = time.perf_counter()
-        metrics = self._evaluate()
-        row_at, row_step = self._row_at
-        self._row_at = row_at + time.perf_counter() - started, row_step  # speed is that of training alone
-        self.counters.evaluation_owed = not metrics
+        if self.config.eval.each_cycle and not self.counters.evaluation_owed:
+            self._save_if_new()
+            return True
+        metrics = self._test()
         if metrics:
             self._write(metrics)
+        return self._conclude(metrics, always_save=True)
+
+    def _test(self) -> dict[str, float]:
+        """Evaluate; empty when interrupted, and then owed."""
+        self.console.progress(self.step, "evaluating")
+        started = time.perf_counter()
+        metrics = self.job.evaluate(self._interrupted)
+        self._test_seconds = time.perf_counter() - started
+        row_at, row_step = self._row_at
+        self._row_at = row_at + self._test_seconds, row_step  # speed is that of training alone
+        self.counters.evaluation_owed = not metrics
+        if metrics:
             self.console.evaluation(self.step, metrics)
+        return metrics
+
+    def _conclude(self, metrics: dict[str, float], always_save: bool) -> bool:
+        """After an evaluation: keep what is the best so far."""
         better = self._is_better(metrics)
-        checkpoint = self._save()
-        if better:
-            mark_best(checkpoint)
-            prune(self.checkpoints, self.config.checkpoint.keep)
+        if better or always_save:
+            checkpoint = self._save()
+            if better:
+                mark_best(checkpoint)
+                prune(self.checkpoints, self.config.checkpoint.keep)
         return self._notify("on_evaluation", metrics) if metrics else True
 
     def _notify(self, moment: str, *arguments: dict[str, float]) -> bool:
@@ -188,42 +210,34 @@ class Trainer:
         now = time.perf_counter()
         then, step_then = self._row_at
         seconds, self._row_at = max(now - then, 1e-9), (now, self.step)
-        timing, learn = self.collector.take_timing(), self._learn_seconds
-        self._learn_seconds = 0.0
-        fps = (self.step - step_then) / seconds
+        rate = (self.step - step_then) / seconds
         self.counters.seconds = now - self._since
         plan, i = self.plan, self.counters.iteration
-        return {
-            **self.collector.episode_metrics(),
+        place = {
+            "epoch": (i - 1) // plan.iterations_per_epoch + 1,
+            "cycle": ((i - 1) % plan.iterations_per_epoch) // plan.iterations_per_cycle + 1,
+            "iteration": i,
+        }
+        row = {
             **{name: float(value) for name, value in train.items()},
-            "loop/epoch": (i - 1) // plan.iterations_per_epoch + 1,
-            "loop/cycle": ((i - 1) % plan.iterations_per_epoch) // plan.iterations_per_cycle + 1,
-            "loop/iteration": i,
-            "time/fps": fps,
+            **self.job.cycle_metrics(),
+            **{f"loop/{name}": value for name, value in place.items()},
+            "time/fps": rate,
             "time/elapsed_s": self.counters.seconds,
-            "time/eta_s": (plan.total_steps - self.step) / max(fps, 1e-9),
-            "time/simulate_share": timing.simulate / seconds,
-            "time/act_share": timing.act / seconds,
-            "time/learn_share": learn / seconds,
+            "time/eta_s": (plan.total_steps - self.step) / max(rate, 1e-9),
+            **self.job.timing.shares(seconds),
             **system_metrics(),
         }
+        if self.job.tabulated:
+            table = {"Epoch": place["epoch"], "Cycle": place["cycle"], "TimeCost(sec)/train": seconds}
+            row |= table | {public: row[ours] for public, ours in _TABLE.items() if ours in row}
+        return row
 
-    def _evaluate(self) -> dict[str, float]:
-        """Deterministic and, if wanted, stochastic evaluation; empty when interrupted."""
-        config = self.config.eval
-        if self._eval_env is None:
-            self._eval_env = make_eval_env(self.config.env, config.episodes, self.policy.device)
-        metrics: dict[str, float] = {}
-        seed = derive_seed(self.config.seed, 3)
-        for prefix, deterministic in (("eval", True), ("eval_stochastic", False)):
-            if deterministic or config.stochastic:
-                result = evaluate(
-                    self.policy, self._eval_env, config.episodes, seed, deterministic, self._interrupted
-                )
-                if self._interrupted():
-                    return {}
-                metrics |= {f"{prefix}/{name}": value for name, value in result.summary().items()}
-        return metrics
+    def _log_batches(self) -> None:
+        losses = self.job.take_batch_losses()
+        if losses is not None:
+            self._batch_log.append(losses.cpu().numpy())
+            self.counters.logged_batches += len(losses)
 
     def _is_better(self, metrics: dict[str, float]) -> bool:
         if not metrics:
@@ -238,10 +252,36 @@ class Trainer:
         self.sinks.write(self.step, metrics)
         self.counters.metric_rows += 1
 
-    def _show_progress(self, t: int) -> None:
-        steps = max(1, self.plan.schedule.steps(self.counters.iteration))
-        share = min(1.0, (t + 1) / steps)
-        self.console.progress(self.step + round(share * self.plan.steps_per_iteration), "")
+    def _show_progress(self, share: float, batch: int) -> None:
+        """Within an iteration: so much of its steps and so many of its batches are done."""
+        plan, i = self.plan, self.counters.iteration
+        in_epoch = i % plan.iterations_per_epoch
+        self.console.levels(
+            (
+                Level("epoch", i // plan.iterations_per_epoch, plan.epochs),
+                Level("cycle", in_epoch // plan.iterations_per_cycle, plan.cycles_per_epoch),
+                Level("iteration", in_epoch % plan.iterations_per_cycle, plan.iterations_per_cycle),
+                Level("batch", batch, plan.batches_per_iteration),
+            )
+        )
+        self.console.progress(self.step + round(share * plan.steps_per_iteration), "")
+
+    def _show_losses(self) -> None:
+        """The reward's loss: the mean of every 100 batches for its curve, and of the iteration as a line."""
+        losses = self.job.newest_losses() if self.job.waits else None  # else it would wait for a GPU at work
+        if losses is None:
+            return
+        self._recent_losses += losses.tolist()
+        while len(self._recent_losses) >= _SUMMARY_BATCHES:
+            some, self._recent_losses = (
+                self._recent_losses[:_SUMMARY_BATCHES],
+                self._recent_losses[_SUMMARY_BATCHES:],
+            )
+            self.console.recent("train/r_loss", sum(some) / len(some))
+        done = self.counters.iteration * self.plan.batches_per_iteration
+        self.console.iteration(
+            f"iteration {self.counters.iteration:,}, {done:,} batches: R_loss {losses.mean():.4g}"
+        )
 
     # Saving -------------------------------------------------------------------------------------
     def _checkpoint_due(self) -> bool:
@@ -249,10 +289,11 @@ class Trainer:
         before = self.step - self.plan.steps_per_iteration
         return every > 0 and self.step // every > before // every
 
-    def _save(self, collector: bool = True) -> Path:
+    def _save(self, whole: bool = True) -> Path:
         self.counters.seconds = time.perf_counter() - self._since
+        self._log_batches()
         self.sinks.flush()
-        checkpoint = save_checkpoint(self.checkpoints, self.step, self.policy, self._state(collector))
+        checkpoint = save_checkpoint(self.checkpoints, self.step, self.job.models, self._state(whole))
         prune(self.checkpoints, self.config.checkpoint.keep)
         return checkpoint
 
@@ -267,14 +308,13 @@ class Trainer:
         if checkpoint_path(self.checkpoints, self.step).exists() or not self._weights_finite():
             return
         try:
-            self.console.message(f"Saved an emergency checkpoint: {self._save(collector=False)}")
+            self.console.message(f"Saved an emergency checkpoint: {self._save(whole=False)}")
         except LudusError as second:
             self.console.warning(str(second))
 
-    def _state(self, collector: bool) -> State:
+    def _state(self, whole: bool) -> State:
         return {
-            "ppo": self.ppo.state(),
-            "collector": self.collector.state() if collector else None,
+            "job": self.job.state(whole),
             "counters": asdict(self.counters) | self._best_as_text(),
         }
 
@@ -286,14 +326,11 @@ class Trainer:
         """Continue exactly from a checkpoint, the newest that is intact."""
         _, state = load_training(checkpoint)
         try:
-            self.policy.load_state_dict(load_policy_weights(checkpoint))
-            self.ppo.load_state(state["ppo"])
+            for name, model in self.job.models.items():
+                model.load_state_dict(load_model_weights(checkpoint, name))
             saved = state["counters"]
             self.counters = Counters(**(saved | {name: float(saved[name]) for name in self._best_as_text()}))
-            if state["collector"] is not None:
-                self.collector.load_state(state["collector"])
-            else:
-                self.collector.begin_at(self.counters.iteration)
+            if not self.job.load_state(state["job"], self.counters.iteration):
                 self.console.warning(
                     "This is an emergency checkpoint: what the environments were doing is not in it."
                 )
@@ -307,44 +344,60 @@ class Trainer:
             mark_best(best)  # a kill came between the checkpoint and its mark
 
     # Trouble ------------------------------------------------------------------------------------
-    def _healthy(self, metrics: dict[str, Tensor], segments: Segments) -> bool:
-        """False when the updates of this iteration did no good at all; the batch is then kept for inspection."""
-        skipped = int(metrics["train/skipped_updates"])
+    def _healthy(self, metrics: dict[str, Tensor]) -> bool:
+        """False when the updates of this iteration did no good at all; its data are then kept for inspection."""
+        skipped = int(metrics.get("train/skipped_updates", 0))
         if skipped == 0:
             return True
         if skipped < self.plan.batches_per_iteration / 2 and self._weights_finite():
             self.console.warning(f"{skipped} gradients were not finite and were skipped (step {self.step:,}).")
             return True
         path = self.run_dir / "nan_dump" / f"step_{self.step:09d}.safetensors"
-        dump_tensors(path, {name: getattr(segments, name) for name in ("obs", "action", "reward")})
-        self.console.warning(f"{skipped} gradients were not finite; the rollout is kept in {path}.")
+        dump_tensors(path, self.job.suspects())
+        self.console.warning(f"{skipped} gradients were not finite; what they were taken of is kept in {path}.")
         return False
 
     def _weights_finite(self) -> bool:
-        return bool(torch.isfinite(self.ppo.optimizer.flat).all())
+        return all(bool(torch.isfinite(weights).all()) for weights in self.job.weights())
 
     def _roll_back(self) -> None:
         """Return to the newest checkpoint with half the learning rate."""
-        rollbacks, factor = self.counters.rollbacks + 1, self.ppo.rate_factor / 2
+        rollbacks, factor = self.counters.rollbacks + 1, self.job.rate_factor / 2
         if rollbacks > MAX_ROLLBACKS or not checkpoints_in(self.checkpoints):
             raise TrainingError(
                 "Training diverged: losses are not finite numbers any more, and going back to a checkpoint did "
-                "not help. Try a smaller --ppo.learning-rate; the last rollout is in the run's nan_dump folder."
+                f"not help. Try a smaller --{self.job.rate_name}; what was trained on last is in the run's "
+                "nan_dump folder."
             )
         checkpoint = newest_intact(self.checkpoints, self.console.warning)
         self.console.warning(f"Going back to {checkpoint.name} with half the learning rate.")
         self.restore(checkpoint)
         self.sinks.close()
         self.sinks = self._make_sinks(self.step, self.counters.metric_rows)
-        self.counters.rollbacks, self.ppo.rate_factor = rollbacks, factor
+        self._batch_log.cut_to(self.counters.logged_batches)
+        self.counters.rollbacks = rollbacks
+        self.job.set_rate_factor(factor)
 
     def close(self) -> None:
         """Give back processes, threads and files."""
-        self.collector.close()
-        if self._eval_env is not None:
-            self._eval_env.close()
+        self.job.close()
         if hasattr(self, "sinks"):
             self.sinks.close()
+
+
+def make_job(config: TrainConfig, device: torch.device) -> Job:
+    """What the configuration says is to be done."""
+    if config.algo == "ppo":
+        from ludus.training.on_policy import OnPolicyJob
+
+        return OnPolicyJob(config, device)
+    if config.algo == "reward":
+        from ludus.training.reward_only import RewardJob
+
+        return RewardJob(config, device)
+    from ludus.training.off_policy import make_replay_job
+
+    return make_replay_job(config, device)
 
 
 def find_device(name: str) -> torch.device:

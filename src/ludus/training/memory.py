@@ -9,7 +9,7 @@ import torch
 from ludus.algorithms.update_data import update_shapes
 from ludus.buffers.segments import SegmentSchedule, buffer_shapes
 from ludus.errors import ConfigError
-from ludus.policies.policy import Policy
+from ludus.policies.actor_critic import ActorCritic
 
 _CUBLAS_WORKSPACE = 32 * 2**20  # for each stream, on Hopper; less on others
 _STREAMS = 3  # besides one for each group: the main one, one to warm up on, one to record on
@@ -34,7 +34,7 @@ class MemoryPlan:
         return f"memory {size(self.total)}: " + ", ".join(f"{name} {size(n)}" for name, n in parts.items())
 
 
-def plan_memory(policy: Policy, schedule: SegmentSchedule, minibatches: int, groups: int = 1) -> MemoryPlan:
+def plan_memory(policy: ActorCritic, schedule: SegmentSchedule, minibatches: int, groups: int = 1) -> MemoryPlan:
     obs_dtype = torch.uint8 if policy.obs_space.dtype == "uint8" else torch.float32
     shape = tuple(policy.obs_space.shape)
     record = buffer_shapes(schedule, shape, obs_dtype, policy.head.action_size, policy.state_size)
@@ -50,7 +50,7 @@ def plan_memory(policy: Policy, schedule: SegmentSchedule, minibatches: int, gro
     )
 
 
-def _numbers_of_a_step(policy: Policy) -> int:
+def _numbers_of_a_step(policy: ActorCritic) -> int:
     """How many numbers a gradient step holds of each of its steps."""
     inputs, hidden = math.prod(policy.obs_space.shape), policy.config.hidden
     encoders = 1 if policy.value_encoder is None else 2
@@ -66,13 +66,13 @@ def _bytes(shapes: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> int:
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes.values())
 
 
-def refuse_what_cannot_fit(plan: MemoryPlan, device: torch.device) -> None:
+def refuse_what_cannot_fit(needed: int, plan: str, advice: str, device: torch.device) -> None:
+    """A sentence before the machine runs out of memory; `plan` says what it is for."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
-    if plan.total > free:
+    if needed > free:
         raise ConfigError(
-            f"This run needs {size(plan.total)} of memory, but {device.type} has {size(free)} free. Its plan: "
-            f"{plan.line()}. Make --env.num-envs, --ppo.segments or --ppo.horizon smaller, or take more "
-            "--ppo.minibatches."
+            f"This run needs {size(needed)} of memory, but {device.type} has {size(free)} free. Its plan: "
+            f"{plan}. {advice}"
         )
 
 

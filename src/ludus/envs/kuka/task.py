@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ludus.envs.kuka.kinematics import joints_for
 from ludus.envs.sim import CpuSimulator
-from ludus.envs.sim_task import Rows, Score, SimTask
+from ludus.envs.sim_task import ALL_ROWS, Rows, Score, SimTask
 
 TABLE_TOP = 0.20  # m
 TABLE_CENTER, TABLE_HALF = (0.575, 0.0), (0.20, 0.34)
@@ -32,6 +32,7 @@ LEASH = 0.08  # m the target may run ahead of the hand
 REST_SPEED = 0.05  # m/s, below which the cube is at rest
 GRIP_BLEND = 0.3  # share of the newest gripper action in the running average that the gripper obeys
 OBS_SIZE = 34
+FULL_POTENTIAL = 95.0  # of a cube at rest on the middle of the pad, the open hand around it
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,10 @@ class KukaPickPlace(SimTask):
         # Carrying is worth the most, and worth something from the far end of the table: beside the jumps of
         # grasping and lifting, a weak slope towards the pad is lost in noise.
         return hold + 10.0 * (1 - reach) + 60.0 * (1 - goal), on_pad, touching
+
+    def progress(self, rows: Rows = ALL_ROWS) -> Tensor:
+        """[n] how far the job of `rows` has come, from about 0 to about 1: a measure, paid to nobody."""
+        return self._potential(rows)[0] / FULL_POTENTIAL
 
     def _grasped(self, rows: Rows) -> Tensor:
         """[n] bool: both fingertips touch the cube and it is between them; a closed fist may push with both."""

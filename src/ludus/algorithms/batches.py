@@ -1,0 +1,122 @@
+"""An iteration of learning from a store: all its batches are drawn at once, then trained on one by one.
+
+The store does not change in between, so drawing costs next to nothing; and with every place known beforehand a
+gradient step is gathering and arithmetic alone, which a GPU replays as one CUDA graph.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from ludus.buffers.episodes import EpisodeStore
+from ludus.envs.vec import State, derive_seed, restore_generator
+from ludus.graphs import Graphed, graph_pool
+
+Drawn = TypeVar("Drawn", bound=tuple)
+
+
+class Batches(ABC):
+    """Draws and trains `train_batches` batches an iteration."""
+
+    def __init__(self, store: EpisodeStore, train_batches: int, seed: int, cuda_graphs: bool) -> None:
+        self.store, self.train_batches, self.updates = store, train_batches, 0  # gradient steps made
+        device = store.device
+        self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, 2))
+        self.reward_losses = torch.zeros(train_batches, device=device)  # of each batch of the last iteration
+        self._drawn: dict[str, Tensor] = {}  # at addresses that a recorded graph knows
+        self._tick = torch.zeros(1, dtype=torch.int64, device=device)  # which batch it is
+        self._cuda_graphs, self._pool = cuda_graphs, graph_pool(device)
+        self._steps: dict[tuple[bool, ...], Graphed] = {}
+
+    @abstractmethod
+    def update(self, on_batch: Callable[[int], None] = lambda i: None) -> dict[str, Tensor]:
+        """All batches of an iteration; returns the means of what was measured."""
+
+    @abstractmethod
+    def weights(self) -> list[Tensor]:
+        """All that is learned, flat."""
+
+    @abstractmethod
+    def set_rate_factor(self, factor: float) -> None:
+        """All step sizes become this part of what was set."""
+
+    @abstractmethod
+    def _draw(self) -> None:
+        """`_keep` where all batches of the iteration lie."""
+
+    @abstractmethod
+    def _batch(self, update: int) -> None:
+        """One gradient step, on what `_at_tick` gives."""
+
+    def _kind_of(self, update: int) -> tuple[bool, ...]:
+        """Gradient steps of one kind share a recorded graph."""
+        return ()
+
+    def trial(self, batches: int) -> float:
+        """Batches a second, from a few. What they changed is for the caller to undo."""
+        planned, self.train_batches = self.train_batches, min(batches, self.train_batches)
+        self.update()  # what is set up at the first call, and recorded at the third, is not the rate
+        started = time.perf_counter()
+        for value in self.update().values():
+            float(value)  # which waits for the device
+        rate = self.train_batches / (time.perf_counter() - started)
+        self.train_batches = planned
+        self._steps.clear()  # graphs that were recorded of these smaller draws
+        self._drawn.clear()
+        return rate
+
+    def _run(self, on_batch: Callable[[int], None]) -> None:
+        """One iteration."""
+        self._draw()
+        self._tick.zero_()
+        for i in range(self.train_batches):
+            self._step_like(self.updates)()
+            self.updates += 1
+            on_batch(i + 1)
+
+    def _step_like(self, update: int) -> Graphed:
+        kind = self._kind_of(update)
+        if kind not in self._steps:
+            work = partial(self._batch_and_tick, update)
+            self._steps[kind] = Graphed(work, self.store.device, self._cuda_graphs, self._pool)
+        return self._steps[kind]
+
+    def _batch_and_tick(self, update: int) -> None:
+        self._batch(update)
+        self._tick.add_(1)
+
+    def _keep(self, **tensors: Tensor) -> None:
+        """Remember what was drawn: each [batches, ...]."""
+        for name, value in tensors.items():
+            kept = self._drawn.get(name)
+            if kept is None or kept.shape != value.shape:
+                self._drawn[name] = value.clone()
+            else:
+                kept.copy_(value)
+
+    def _at_tick(self, name: str) -> Tensor:
+        """What was drawn for the present batch."""
+        return self._drawn[name].index_select(0, self._tick)[0]
+
+    def _keep_tuple(self, drawn: tuple[Tensor, ...]) -> None:
+        """The same for a named tuple of tensors."""
+        self._keep(**{f"{type(drawn).__name__}.{i}": value for i, value in enumerate(drawn)})
+
+    def _tuple_at_tick(self, kind: type[Drawn]) -> Drawn:
+        return kind(*(self._at_tick(f"{kind.__name__}.{i}") for i in range(len(kind._fields))))  # type: ignore[attr-defined]
+
+    def drawn(self) -> dict[str, Tensor]:
+        """Where the batches of the newest iteration lay."""
+        return dict(self._drawn)
+
+    def state(self) -> State:
+        return {"generator": self.generator.get_state(), "updates": self.updates}
+
+    def load_state(self, state: State) -> None:
+        restore_generator(self.generator, state["generator"])
+        self.updates = state["updates"]

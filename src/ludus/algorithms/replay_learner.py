@@ -1,0 +1,195 @@
+"""Learning from a replay: an agent, and the reward it is given where that is learned, on the same batches."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ludus.algorithms.agents import Agent, Batch
+from ludus.algorithms.batches import Batches
+from ludus.algorithms.optimizer import FlatAdam
+from ludus.algorithms.replay_config import ReplayConfig
+from ludus.algorithms.rrd import RewardConfig, RewardLearner, ircr_reward
+from ludus.buffers.episodes import EpisodeStore, SequenceDraw, TransitionDraw
+from ludus.envs.vec import State
+
+_BEST_EPISODES = 10  # from which IRCR draws half of each batch
+
+
+class ReplayLearner(Batches):
+    """Trains an agent on what a store holds under "obs"."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        store: EpisodeStore,
+        config: ReplayConfig,
+        reward: RewardConfig,
+        reward_learner: RewardLearner | None,
+        seed: int,
+        cuda_graphs: bool = True,
+    ) -> None:
+        whole_episodes = reward.method == "rd"  # whose batches change in size, which no graph can follow
+        super().__init__(store, config.train_batches, seed, cuda_graphs and not whole_episodes)
+        self.agent, self.config = agent, config
+        self.reward, self.reward_learner = reward, reward_learner
+        self._totals = torch.zeros(len(agent.measures), device=store.device)
+        self._reward_rate = torch.full((), reward.learning_rate, device=store.device)
+
+    @torch.inference_mode()
+    def update(self, on_batch: Callable[[int], None] = lambda i: None) -> dict[str, Tensor]:
+        self._totals.zero_()
+        self._run(on_batch)
+        self._learn_scale()
+        means = (self._totals / self.train_batches).unbind()
+        metrics = {f"train/{name}": value for name, value in zip(self.agent.measures, means, strict=True)}
+        if self.reward_learner is not None:
+            metrics["train/r_loss"] = self.reward_losses[: self.train_batches].mean()
+        return metrics | {"train/skipped_updates": self._skipped()}
+
+    # Drawing ------------------------------------------------------------------------------------
+    def _draw(self) -> None:
+        config, head, batches = self.config, self.agent.policy.head, self.train_batches
+        drawn = self._draw_transitions()
+        reward = drawn.reward
+        if self.reward.method == "ircr":
+            known, _ = self.store.returns_and_lengths()
+            reward = ircr_reward(self.store.episode_return[drawn.slot], known.min(), known.max())
+        noise = head.noise((batches, 2 * config.batch_size), self.generator)
+        rows = torch.cat([drawn.row, drawn.next_row], 1)
+        self._keep(rows=rows, reward=reward, discount=drawn.discount, noise=noise)
+        if self.reward_learner is not None:
+            self._keep_tuple(draw_sequences(self.store, self.reward, batches, self.generator))
+
+    def _draw_transitions(self) -> TransitionDraw:
+        config, store, batches = self.config, self.store, self.train_batches
+        n, ahead = config.batch_size, (config.n_step, config.gamma)
+        if self.reward.method != "ircr":
+            return store.draw_transitions(batches, n, self.generator, *ahead)
+        some = store.draw_transitions(batches, n - n // 2, self.generator, *ahead, open_too=False)
+        best = store.draw_best(batches, n // 2, self.generator, _BEST_EPISODES, *ahead)
+        return TransitionDraw(*(torch.cat(parts, 1) for parts in zip(some, best, strict=True)))
+
+    # One gradient step --------------------------------------------------------------------------
+    def _kind_of(self, update: int) -> tuple[bool, ...]:
+        return self.agent.kind_of(update)
+
+    def _batch(self, update: int) -> None:
+        store, policy, n = self.store, self.agent.policy, self.config.batch_size
+        rows = self._at_tick("rows")
+        obs, action = store.obs["obs"].index_select(0, rows), store.action.index_select(0, rows[:n])
+        if self.reward_learner is None:
+            reward = self._at_tick("reward")
+        else:
+            reward = self._learn_reward(self.reward_learner, obs, action)
+        batch = Batch(policy.prepare(obs), action, reward, self._at_tick("discount"), self._at_tick("noise"))
+        self._totals += self.agent.learn(batch, update)
+
+    def _learn_reward(self, learner: RewardLearner, obs: Tensor, action: Tensor) -> Tensor:
+        """One gradient step of the reward network; returns what it thought of the batch before that."""
+        drawn = self._tuple_at_tick(SequenceDraw)
+        n, row, stored = self.config.batch_size, drawn.row.flatten(), self.store.obs["obs"]
+        before = {"obs": torch.cat([stored.index_select(0, row), obs[:n]])}
+        after = {"obs": torch.cat([stored.index_select(0, row + 1), obs[n:]])}
+        actions = torch.cat([self.store.action.index_select(0, row), action])
+        labels, loss = learner.joint(before, actions, after, drawn)
+        self.reward_losses.index_copy_(0, self._tick, loss.reshape(1))
+        learner.step(self._reward_rate)
+        return labels
+
+    # Around it ----------------------------------------------------------------------------------
+    def _learn_scale(self) -> None:
+        """One batch of observations an iteration goes into the normalisers."""
+        normalizer = self.agent.policy.normalizer
+        if normalizer is None and self.reward_learner is None:
+            return
+        obs = self.store.obs["obs"].index_select(0, self._drawn["rows"][0, : self.config.batch_size])
+        if normalizer is not None:
+            normalizer.update([obs])
+        if self.reward_learner is not None:
+            self.reward_learner.model.update_normalizer({"obs": obs})
+
+    def _optimizers(self) -> list[FlatAdam]:
+        reward = [] if self.reward_learner is None else [self.reward_learner.optimizer]
+        return [*self.agent.optimizers, *reward]
+
+    def _skipped(self) -> Tensor:
+        """Gradient steps since the last call that were left out because they were not finite."""
+        skipped = torch.stack([optimizer.skipped for optimizer in self._optimizers()]).sum()
+        for optimizer in self._optimizers():
+            optimizer.skipped.zero_()
+        return skipped
+
+    def weights(self) -> list[Tensor]:
+        return [optimizer.flat for optimizer in self._optimizers()]
+
+    def set_rate_factor(self, factor: float) -> None:
+        self.agent.rate.fill_(self.config.learning_rate * factor)
+        self._reward_rate.fill_(self.reward.learning_rate * factor)
+
+    def state(self) -> State:
+        reward = None if self.reward_learner is None else self.reward_learner.state()
+        return {**super().state(), "agent": self.agent.state(), "reward": reward}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.agent.load_state(state["agent"])
+        if self.reward_learner is not None:
+            self.reward_learner.load_state(state["reward"])
+
+
+class RewardBatches(Batches):
+    """Trains a reward alone, on whatever observations a store holds."""
+
+    def __init__(
+        self,
+        store: EpisodeStore,
+        reward: RewardConfig,
+        learner: RewardLearner,
+        train_batches: int,
+        seed: int,
+        cuda_graphs: bool = True,
+    ) -> None:
+        # Neither whole episodes, which change in size, nor a taped encoder can be recorded.
+        still = reward.method != "rd" and not learner.model.learned
+        super().__init__(store, train_batches, seed, cuda_graphs and still)
+        self.reward, self.learner = reward, learner
+        self._rate = torch.full((), reward.learning_rate, device=store.device)
+
+    def update(self, on_batch: Callable[[int], None] = lambda i: None) -> dict[str, Tensor]:
+        with torch.no_grad():
+            self._run(on_batch)
+        skipped = self.learner.optimizer.skipped.clone()
+        self.learner.optimizer.skipped.zero_()
+        return {"train/r_loss": self.reward_losses[: self.train_batches].mean(), "train/skipped_updates": skipped}
+
+    def _draw(self) -> None:
+        self._keep_tuple(draw_sequences(self.store, self.reward, self.train_batches, self.generator))
+
+    def _batch(self, update: int) -> None:
+        drawn = self._tuple_at_tick(SequenceDraw)
+        row, store = drawn.row.flatten(), self.store
+        before = {name: field.index_select(0, row) for name, field in store.obs.items()}
+        after = {name: field.index_select(0, row + 1) for name, field in store.obs.items()}
+        loss = self.learner.learn(before, store.action.index_select(0, row), after, drawn, self._rate)
+        self.reward_losses.index_copy_(0, self._tick, loss.reshape(1))
+
+    def weights(self) -> list[Tensor]:
+        return [self.learner.optimizer.flat]
+
+    def set_rate_factor(self, factor: float) -> None:
+        self._rate.fill_(self.reward.learning_rate * factor)
+
+    def state(self) -> State:
+        return {**super().state(), "learner": self.learner.state()}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.learner.load_state(state["learner"])
+
+
+def draw_sequences(
+    store: EpisodeStore, reward: RewardConfig, batches: int, generator: torch.Generator
+) -> SequenceDraw:
+    whole = reward.method == "rd"
+    return store.draw_sequences(batches, reward.sequences, reward.rrd_sample_size, generator, whole)

@@ -1,0 +1,30 @@
+"""Which recorded episodes are used, and how they are read."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+AutoYesNo = Literal["auto", "yes", "no"]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Recorded episodes in HDF5 files: LIBERO, robomimic, Minari or D4RL."""
+
+    path: str = ""
+    """An HDF5 file, a folder of them (and of its folders), or several of either with commas between."""
+    keys: tuple[str, ...] = ()
+    """The observations used; none named: all of them."""
+    filter: str = ""
+    """Only the episodes that this filter of the file names (robomimic's mask/NAME)."""
+    flip: AutoYesNo = "auto"
+    """Turn images upside up; auto: for LIBERO's, which are stored as OpenGL draws them."""
+    action_shift: AutoYesNo = "auto"
+    """obs[t] was seen after actions[t], not before; auto: in LIBERO's files."""
+    image_size: int = 0
+    """Shrink images to this height and width by averaging; 0: as they are."""
+    skip_bad: bool = False
+    """Leave broken episodes and files out, with a warning, instead of refusing them."""
+    held_out: float = 0.33
+    """Share of the episodes that is kept for measuring."""
+    reward: str = "rewards"
+    """The dataset that holds the reward; learned_rewards is what 'ludus label' writes."""

@@ -1,0 +1,137 @@
+"""Heads of policies that learn from a replay: SAC's squashed normal, TD3's single action, DQN's best choice."""
+
+import math
+from typing import NamedTuple
+
+import gymnasium as gym
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ludus.envs.vec import ActionSpace
+from ludus.errors import ConfigError
+from ludus.policies.heads import BoxHead, Head
+from ludus.policies.mlp import Dense
+
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_LOG_2 = math.log(2.0)
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+
+
+class Squashed(NamedTuple):
+    """A sample with what its gradient needs."""
+
+    action: Tensor  # [n, actions] in (-1, 1)
+    log_prob: Tensor  # [n]
+    std: Tensor
+    noise: Tensor
+    free: Tensor  # [n, actions] bool: the spread is not at its limit
+
+
+class BoundedHead(BoxHead):
+    """Actions within their bounds, which random ones fill."""
+
+    def random(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        uniform = torch.rand((*shape, self.action_size), generator=generator, device=generator.device)
+        return uniform.mul_(2.0).sub_(1.0)
+
+
+class SquashedHead(BoundedHead):
+    """tanh of a normal whose mean and spread both depend on the observation (Haarnoja et al. 2018)."""
+
+    def __init__(self, features: int, space: gym.spaces.Box) -> None:
+        super().__init__(space)
+        self.linear = Dense(features, 2 * self.action_size)
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        mean, log_std = params.chunk(2, -1)
+        return torch.addcmul(mean, noise, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX).exp()).tanh()
+
+    def mode(self, params: Tensor) -> Tensor:
+        return params[..., : self.action_size].tanh()
+
+    def sample_with_log_prob(self, params: Tensor, noise: Tensor) -> Squashed:
+        mean, raw = params.chunk(2, -1)
+        log_std = raw.clamp(LOG_STD_MIN, LOG_STD_MAX)
+        std = log_std.exp()
+        before = torch.addcmul(mean, noise, std)
+        # log(1 − tanh²u) = 2 (log 2 − u − softplus(−2u)), exact also where tanh has rounded to 1.
+        normal = torch.addcmul(log_std, noise, noise, value=0.5)
+        squash = (before + F.softplus(-2.0 * before)).mul_(2.0)
+        log_prob = (squash - normal).sum(-1) - self.action_size * (_LOG_SQRT_2PI + 2 * _LOG_2)
+        return Squashed(before.tanh(), log_prob, std, noise, log_std == raw)
+
+    def gradient(self, sample: Squashed, action_gradient: Tensor, log_prob_gradient: Tensor) -> Tensor:
+        """d/d params of a loss, given those of the sampled actions and, one number for all, of their log_prob."""
+        action = sample.action
+        # u = mean + std · noise;  d tanh(u)/du = 1 − a²;  d log_prob/du = 2a;  d log_prob/d log_std = −1, besides.
+        mean = action_gradient * (1.0 - action * action) + (2.0 * log_prob_gradient) * action
+        log_std = (mean * sample.std * sample.noise - log_prob_gradient) * sample.free
+        return torch.cat([mean, log_std], -1)
+
+
+class DeterministicHead(BoundedHead):
+    """One action for an observation; exploring adds noise to it (Fujimoto et al. 2018)."""
+
+    spread: Tensor
+
+    def __init__(self, features: int, space: gym.spaces.Box) -> None:
+        super().__init__(space)
+        self.linear = Dense(features, self.action_size)
+        self.register_buffer("spread", torch.tensor(0.1))  # of the noise, set by the algorithm
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        return torch.addcmul(params.tanh(), noise, self.spread).clamp(-1.0, 1.0)
+
+    def mode(self, params: Tensor) -> Tensor:
+        return params.tanh()
+
+
+class GreedyHead(Head):
+    """What each choice is worth; now and then (`epsilon`) another than the best is tried (Mnih et al. 2015)."""
+
+    epsilon: Tensor
+
+    def __init__(self, features: int, choices: int, start: int) -> None:
+        super().__init__()
+        self.start = start
+        self.action_size, self.noise_size = 1, choices + 1
+        self.linear = Dense(features, choices)
+        self.register_buffer("epsilon", torch.tensor(0.05))  # set by the algorithm
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.rand((*shape, self.noise_size), generator=generator, device=generator.device)
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        explore = noise[..., :1] < self.epsilon
+        return self.mode(torch.where(explore, noise[..., 1:], params))
+
+    def random(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        choices = self.linear.out_features
+        return torch.randint(choices, (*shape, 1), generator=generator, device=generator.device).float()
+
+    def mode(self, params: Tensor) -> Tensor:
+        return params.argmax(-1, keepdim=True).float()
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return action.squeeze(-1).long() + self.start
+
+    def from_env(self, action: Tensor) -> Tensor:
+        return (action.reshape(-1, 1) - self.start).float()
+
+
+ReplayHead = SquashedHead | DeterministicHead | GreedyHead
+
+
+def make_replay_head(kind: str, space: ActionSpace, features: int) -> ReplayHead:
+    """The head of "sac", "td3" or "dqn"."""
+    if kind == "dqn":
+        if not isinstance(space, gym.spaces.Discrete):
+            raise ConfigError(f"DQN chooses among numbered actions; for {space} take --algo sac, td3 or ppo.")
+        return GreedyHead(features, int(space.n), int(space.start))
+    name = kind.upper()
+    if not isinstance(space, gym.spaces.Box):
+        raise ConfigError(f"{name} needs continuous actions; for {space} take --algo dqn or ppo.")
+    if not space.is_bounded():
+        raise ConfigError(f"{name} needs bounds on every action, and {space} has none on some; take --algo ppo.")
+    return SquashedHead(features, space) if kind == "sac" else DeterministicHead(features, space)

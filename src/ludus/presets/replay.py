@@ -1,0 +1,70 @@
+"""Any job with SAC, TD3 or DQN instead of PPO: defaults that work on most, and better ones for a few."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from ludus.algorithms.replay_config import Algorithm, ReplayConfig
+from ludus.config import EvalConfig, LoopConfig, TrainConfig
+from ludus.policies.policy import PolicyConfig
+
+_NETWORKS = PolicyConfig(hidden=(256, 256), activation="relu", normalize_obs=False)
+_MOST_ENVS = 10  # which share an iteration's 100 steps; PPO's presets have many more
+
+
+def with_algo(config: TrainConfig, algo: Algorithm) -> TrainConfig:
+    """The preset's environment, and the algorithm's own defaults for the rest."""
+    if algo in ("ppo", "reward") or algo == config.algo:
+        return dataclasses.replace(config, algo=algo)
+    few: dict[str, Any] = {"num_envs": 1 if _is_slow_to_collect(config) else min(config.env.num_envs, _MOST_ENVS)}
+    changed = dataclasses.replace(
+        config,
+        algo=algo,
+        groups=1,
+        env=dataclasses.replace(config.env, **few),
+        policy=_NETWORKS,
+        replay=_replay(algo),
+        loop=dataclasses.replace(config.loop, iterations=10),
+        eval=EvalConfig(every=10_000, episodes=10, stochastic=False),
+    )
+    tune = _TUNED.get(getattr(config.env, "id", ""))
+    return changed if tune is None else tune(changed)
+
+
+def _is_slow_to_collect(config: TrainConfig) -> bool:
+    """Gymnasium's environments step one after the other: more of them are only older experience."""
+    return hasattr(config.env, "id")
+
+
+def _replay(algo: Algorithm) -> ReplayConfig:
+    if algo == "dqn":  # the target is copied, not blended
+        return ReplayConfig(warmup=1_000, steps=64, train_batches=16, batch_size=128, train_target=500, polyak=0.0)
+    return ReplayConfig(train_target=2 if algo == "td3" else 1)
+
+
+def _pendulum(config: TrainConfig) -> TrainConfig:
+    return dataclasses.replace(
+        config,
+        policy=dataclasses.replace(_NETWORKS, hidden=(64, 64)),
+        replay=dataclasses.replace(
+            config.replay, warmup=1_000, steps=50, train_batches=50, learning_rate=1e-3, capacity=100_000
+        ),
+        loop=LoopConfig(total_steps=20_000, iterations=20),
+        eval=EvalConfig(every=5_000, episodes=20, stochastic=False),
+    )
+
+
+def _cart_pole(config: TrainConfig) -> TrainConfig:
+    return dataclasses.replace(
+        config,
+        policy=dataclasses.replace(_NETWORKS, hidden=(64, 64)),
+        replay=dataclasses.replace(config.replay, learning_rate=1e-3, capacity=100_000, train_target=100),
+        dqn=dataclasses.replace(config.dqn, epsilon_until=0.3),
+        loop=LoopConfig(total_steps=50_000, iterations=10),
+    )
+
+
+_TUNED: dict[str, Callable[[TrainConfig], TrainConfig]] = {
+    "Pendulum-v1": _pendulum,
+    "CartPole-v1": _cart_pole,
+}

@@ -1,0 +1,80 @@
+"""What a run does: the part of the loop that differs from one kind of training to another."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from ludus.config import Plan
+from ludus.envs.vec import State
+from ludus.training.checkpoint import Model
+from ludus.training.timing import Timing
+
+# Told how far an iteration is: the share of its steps that is done, and the number of batches.
+Show = Callable[[float, int], None]
+
+
+class Job(ABC):
+    """One kind of training. The `Trainer` gives it iterations and keeps what they make."""
+
+    plan: Plan
+    device: torch.device
+    timing: Timing
+    models: Mapping[str, Model]  # saved under these names: "policy" acts, "reward" judges
+    tabulated: bool = False  # rows are written under the public names of return decomposition, too
+    rate_name: str  # of the setting to make smaller when training diverges
+    warnings: tuple[str, ...] = ()  # to be said when it starts, and again when it ends
+    waits: bool = True  # False: an iteration may still be under way on a GPU when it returns
+
+    @abstractmethod
+    def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
+        """Iteration 0, 1, …, when `progress` (0 to 1) of the training is done; returns what it measured."""
+
+    @abstractmethod
+    def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
+        """How good what was learned is; empty when interrupted."""
+
+    @abstractmethod
+    def cycle_metrics(self) -> dict[str, float]:
+        """What a cycle's row says besides, since the last one."""
+
+    def newest_losses(self) -> Tensor | None:
+        """The reward's loss of every batch of the newest iteration, where one is learned."""
+        return None
+
+    def take_batch_losses(self) -> Tensor | None:
+        """The same of all iterations since the last call."""
+        return None
+
+    @abstractmethod
+    def weights(self) -> list[Tensor]:
+        """All that is learned, to be asked whether it is finite."""
+
+    @abstractmethod
+    def set_rate_factor(self, factor: float) -> None:
+        """Learn at this part of the set step sizes, after trouble."""
+
+    @property
+    @abstractmethod
+    def rate_factor(self) -> float: ...
+
+    @abstractmethod
+    def suspects(self) -> dict[str, Tensor]:
+        """What the newest iteration learned from, to be looked at after trouble."""
+
+    @abstractmethod
+    def lines(self) -> list[str]:
+        """The numbers of the run, before it starts."""
+
+    @abstractmethod
+    def state(self, whole: bool) -> State:
+        """All that an exact continuation needs besides `models`; if not `whole`, without the environments."""
+
+    @abstractmethod
+    def load_state(self, state: State, iteration: int) -> bool:
+        """Go on after so many iterations; False if the environments were not in the state and begin anew."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back processes and threads."""

@@ -1,0 +1,118 @@
+"""SAC, TD3 and DQN in environments: an iteration is some steps and the batches that go with them."""
+
+import torch
+from torch import Tensor
+
+from ludus.algorithms.rrd import check_reward_config
+from ludus.buffers.episodes import EpisodeStore, store_bytes
+from ludus.config import TrainConfig, make_plan
+from ludus.envs import make_groups
+from ludus.envs.vec import State
+from ludus.errors import ConfigError
+from ludus.training.job import Job, Show
+from ludus.training.memory import refuse_what_cannot_fit, size
+from ludus.training.replay_collector import ReplayCollector
+from ludus.training.replay_job import ReplayJob, make_policy, obs_field, trial_learner
+from ludus.training.store_job import trial_of
+
+_UNKNOWN_LENGTH = 1_000  # steps an episode may take where nobody says
+
+
+def make_replay_job(config: TrainConfig, device: torch.device) -> Job:
+    """From recorded episodes if there are some, else from environments."""
+    if config.offline:
+        from ludus.training.offline import OfflineJob
+
+        return OfflineJob(config, device)
+    return OffPolicyJob(config, device)
+
+
+class OffPolicyJob(ReplayJob):
+    """Collects and learns in turns; on a GPU, collects while it learns."""
+
+    def __init__(self, config: TrainConfig, device: torch.device) -> None:
+        envs = make_groups(config.env, config.groups, device, config.episodic_reward)
+        rows = sum(env.num_rows for env in envs)
+        replay = config.replay
+        self._steps = -(-replay.steps // rows)  # of each environment
+        plan = make_plan(config, self._steps * rows, replay.train_batches)
+        policy = make_policy(config, envs[0].obs_space, envs[0].action_space, device)
+        longest = replay.longest or envs[0].max_steps or _UNKNOWN_LENGTH
+        shape = (
+            {"obs": obs_field(policy.obs_space)},
+            ((policy.head.action_size,), torch.float32),
+            replay.capacity,
+            rows,
+            longest,
+        )
+        if longest >= replay.capacity:
+            raise ConfigError(
+                f"--replay.capacity {replay.capacity:,} cannot hold one episode of {longest:,} steps and its last "
+                f"observation; {longest + 1:,} is the least, a hundred times that is usual."
+            )
+        self.warnings = self._check(config, plan.total_steps, longest)
+        hidden = config.episodic_reward
+        self._bytes = store_bytes(*shape, hidden)
+        refuse_what_cannot_fit(
+            self._bytes, f"the replay, {replay.capacity:,} rows", "Make --replay.capacity smaller.", device
+        )
+        super().__init__(config, device, policy, EpisodeStore(*shape, device, hidden))
+        self.plan = plan
+        self.collector = ReplayCollector(envs, policy, self.store, config.seed)
+        self.collector.timing = self.timing
+
+    @staticmethod
+    def _check(config: TrainConfig, total: int, longest: int) -> tuple[str, ...]:
+        if config.replay.warmup >= total:
+            raise ConfigError(
+                f"--replay.warmup {config.replay.warmup:,} leaves nothing to learn in {total:,} steps of training."
+            )
+        return tuple(check_reward_config(config.reward, longest))
+
+    def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
+        self.collector.set_progress(progress)
+        self.learner.agent.set_progress(progress)
+        done, warmup, steps = number * self.plan.steps_per_iteration, self.config.replay.warmup, self._steps
+        self.collector.collect(steps, done < warmup, lambda t: show((t + 1) / steps, 0))
+        if done + self.plan.steps_per_iteration < max(warmup, 1) or not self._ready():
+            return {}
+        metrics = self._learn(lambda batch: show(1.0, batch))
+        self.collector.actor.note()
+        return metrics
+
+    def _ready(self) -> bool:
+        """A return to decompose comes with the end of an episode."""
+        return self.config.reward.method == "none" or self.store.episodes > 0
+
+    def cycle_metrics(self) -> dict[str, float]:
+        return {**self.collector.episode_metrics(), **super().cycle_metrics()}
+
+    def lines(self) -> list[str]:
+        config, replay = self.config, self.config.replay
+        ratio = replay.train_batches / self.plan.steps_per_iteration
+        paid = "paid once per episode, " if config.episodic_reward else ""
+        return [
+            self._setting_line(),
+            f"{config.env.num_envs:,} environments, {paid}{ratio:.3g} updates a step after {replay.warmup:,} "
+            f"random steps; replay of {replay.capacity:,} rows, {size(self._bytes)}",
+            self._duration_line(trial_of(trial_learner(config, self.policy, self.device))),
+        ]
+
+    def state(self, whole: bool) -> State:
+        collector = self.collector.state() if whole else None
+        return {**super().state(whole), "store": self.store.state(), "collector": collector}
+
+    def load_state(self, state: State, iteration: int) -> bool:
+        super().load_state(state, iteration)
+        self.store.load_state(state["store"])
+        self.collector.actor.note()
+        self.collector.actor.note()
+        if state["collector"] is None:
+            self.collector.begin_anew()
+            return False
+        self.collector.load_state(state["collector"])
+        return True
+
+    def close(self) -> None:
+        super().close()
+        self.collector.close()

@@ -1,0 +1,77 @@
+"""SAC, TD3 or DQN on recorded episodes alone: environments are only there to evaluate in."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ludus.config import TrainConfig, make_plan
+from ludus.data.episode import Episode
+from ludus.data.reading import DataSummary
+from ludus.envs import make_eval_env
+from ludus.errors import ConfigError
+from ludus.policies.replay_heads import GreedyHead
+from ludus.policies.replay_policy import ReplayPolicy
+from ludus.training.job import Show
+from ludus.training.memory import size
+from ludus.training.recorded import load_recorded, vector_keys, vector_of
+from ludus.training.replay_job import ReplayJob, make_policy, obs_field
+
+
+class OfflineJob(ReplayJob):
+    """An iteration is batches alone. The data is not in a checkpoint: it is read again, and must be the same."""
+
+    def __init__(self, config: TrainConfig, device: torch.device) -> None:
+        env = make_eval_env(config.env, 1)
+        policy = make_policy(config, env.obs_space, env.action_space, device)
+        env.close()
+        self._policy_of_data = policy
+        self.recorded = load_recorded(
+            config.data,
+            config.seed,
+            device,
+            fields=lambda summary: {"obs": self._field(summary)},
+            prepare=self._prepare,
+            kept_action=lambda summary: policy.head.action_size,
+        )
+        super().__init__(config, device, policy, self.recorded.store)
+        batches = config.replay.train_batches
+        self.plan = make_plan(config, batches, batches, "batches")
+
+    def _field(self, summary: DataSummary) -> tuple[tuple[int, ...], torch.dtype]:
+        """The observation, if it is one the policy's environment gives."""
+        policy = self._policy_of_data
+        self._keys = vector_keys(summary)
+        numbers = sum(int(np.prod(summary.obs[key].shape)) for key in self._keys)
+        wanted = int(np.prod(policy.obs_space.shape))
+        if numbers != wanted:
+            told = ", ".join(f"{key} {summary.obs[key].shape}" for key in self._keys)
+            raise ConfigError(
+                f"The environment's observation has {wanted} numbers, the recorded one {numbers} ({told}). Say "
+                "which to use with --data.keys."
+            )
+        discrete = isinstance(policy.head, GreedyHead)
+        if discrete != bool(summary.num_actions) or (
+            not discrete and summary.action_size != policy.head.action_size
+        ):
+            told = f"{summary.num_actions} choices" if summary.num_actions else f"{summary.action_size} numbers"
+            raise ConfigError(f"The recorded actions ({told}) are not the environment's ({policy.action_space}).")
+        return obs_field(policy.obs_space)
+
+    def _prepare(self, episode: Episode) -> tuple[dict[str, Tensor], Tensor]:
+        policy: ReplayPolicy = self._policy_of_data
+        obs = torch.from_numpy(vector_of(episode, self._keys)).view(-1, *policy.obs_space.shape)
+        action = policy.head.from_env(torch.from_numpy(episode.action).to(policy.device))
+        return {"obs": obs}, action.cpu()
+
+    def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
+        batches = self.plan.batches_per_iteration
+        return self._learn(lambda batch: show(batch / batches, batch))
+
+    def lines(self) -> list[str]:
+        bc = self.config.replay.bc
+        how = f"imitation beside the critic's say of {bc:g}" if bc else "the critic alone, without imitation"
+        return [
+            self._setting_line(),
+            f"{self.recorded.line()}; {how}; {size(self.recorded.bytes)}",
+            self._duration_line(self._trial_rate()),
+        ]

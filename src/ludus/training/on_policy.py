@@ -1,0 +1,105 @@
+"""PPO: an iteration is a rollout and the batches made of it."""
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ludus.algorithms.ppo import PPO
+from ludus.buffers.segments import Segments
+from ludus.config import TrainConfig, make_plan, make_schedule
+from ludus.envs import make_groups
+from ludus.envs.vec import State, derive_seed
+from ludus.policies.making import make_actor_critic
+from ludus.training.collector import Collector
+from ludus.training.evaluator import PolicyEvaluator
+from ludus.training.job import Job, Show
+from ludus.training.memory import plan_memory, refuse_what_cannot_fit
+
+
+class OnPolicyJob(Job):
+    """Learns from each rollout once, then forgets it."""
+
+    rate_name = "ppo.learning-rate"
+
+    def __init__(self, config: TrainConfig, device: torch.device) -> None:
+        self.config, self.device = config, device
+        groups = make_groups(config.env, config.groups, device, config.episodic_reward)
+        self.schedule = schedule = make_schedule(config, sum(env.num_rows for env in groups))
+        steps, batches = schedule.segments * schedule.horizon, config.ppo.minibatches * config.ppo.update_epochs
+        self.plan = make_plan(config, steps, batches)
+        self.policy = make_actor_critic(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
+        self.models = {"policy": self.policy}
+        self.memory_plan = plan_memory(self.policy, schedule, config.ppo.minibatches, config.groups)
+        advice = "Make --env.num-envs, --ppo.segments or --ppo.horizon smaller, or take more --ppo.minibatches."
+        refuse_what_cannot_fit(self.memory_plan.total, self.memory_plan.line(), advice, device)
+        graphs = config.cuda_graphs
+        self.ppo = PPO(self.policy, config.ppo, schedule, config.seed, graphs)
+        self.collector = Collector(groups, self.policy, schedule, config.ppo.gamma, config.seed, graphs)
+        self.timing = self.collector.timing
+        self._evaluator = PolicyEvaluator(config, self.policy)
+        self._segments: Segments | None = None
+
+    def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
+        self.collector.set_progress(progress)
+        steps = max(1, self.schedule.steps(number))
+        self._segments = self.collector.collect(number, lambda t: show(min(1.0, (t + 1) / steps), 0))
+        started = time.perf_counter()
+        metrics = self.ppo.update(self._segments, progress)
+        metrics["train/skipped_updates"] = metrics["train/skipped_updates"].cpu()  # which waits for the update
+        self.timing.learn += time.perf_counter() - started
+        if self.config.ppo.kl_control == "adapt":
+            self.ppo.adapt_rate(float(metrics["train/approx_kl"]))
+        return metrics
+
+    def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
+        return self._evaluator.evaluate(interrupted)
+
+    def cycle_metrics(self) -> dict[str, float]:
+        return self.collector.episode_metrics()
+
+    def weights(self) -> list[Tensor]:
+        return [self.ppo.optimizer.flat]
+
+    @property
+    def rate_factor(self) -> float:
+        return self.ppo.rate_factor
+
+    def set_rate_factor(self, factor: float) -> None:
+        self.ppo.rate_factor = factor
+
+    def suspects(self) -> dict[str, Tensor]:
+        return {name: getattr(self._segments, name) for name in ("obs", "action", "reward")}
+
+    def lines(self) -> list[str]:
+        config, schedule = self.config, self.schedule
+        steps, parts, passes = self.plan.steps_per_iteration, config.ppo.minibatches, config.ppo.update_epochs
+        per_env, memory = schedule.rows // config.env.num_envs, config.policy.memory
+        agents = f" × {per_env} agents" if per_env > 1 else ""
+        part = f"{steps // parts:,} steps" if memory == "none" else f"{schedule.segments // parts:,} segments"
+        layers = [
+            *map(str, config.policy.hidden),
+            *([] if memory == "none" else [f"{memory} {config.policy.memory_size}"]),
+        ]
+        return [
+            f"{config.env.num_envs:,} environments{agents} in {config.groups} group{'s' * (config.groups > 1)}; "
+            f"networks {' × '.join(layers)}; seed {config.seed}, device {config.device}",
+            f"{schedule.segments:,} segments × {schedule.horizon} = {steps:,} steps → {parts} minibatches × "
+            f"{part}, {passes} pass{'es' * (passes > 1)}; {self.memory_plan.line()}",
+        ]
+
+    def state(self, whole: bool) -> State:
+        return {"ppo": self.ppo.state(), "collector": self.collector.state() if whole else None}
+
+    def load_state(self, state: State, iteration: int) -> bool:
+        self.ppo.load_state(state["ppo"])
+        if state["collector"] is None:
+            self.collector.begin_at(iteration)
+            return False
+        self.collector.load_state(state["collector"])
+        return True
+
+    def close(self) -> None:
+        self.collector.close()
+        self._evaluator.close()

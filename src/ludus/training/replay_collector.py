@@ -1,0 +1,188 @@
+"""Fills an episode store: the policy explores, and whole episodes and open ones are there to be learned from."""
+
+import copy
+import math
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ludus.buffers.episodes import EpisodeStore
+from ludus.envs.vec import EpisodeStats, State, Step, VecEnv, combine_stats, derive_seed, restore_generator
+from ludus.errors import ConfigError, EnvError
+from ludus.policies.replay_policy import ReplayPolicy
+from ludus.training.timing import Timing
+
+
+class _Group:
+    """One group of environments, and the lanes of the store their episodes go to."""
+
+    def __init__(self, env: VecEnv, first: int, seed: int) -> None:
+        if env.present is not None:
+            raise ConfigError(f"In {env.name} agents come and go, which only PPO can learn from: take --algo ppo.")
+        self.env = env
+        self.lanes = slice(first, first + env.num_rows)
+        self.stats = EpisodeStats(env.num_rows, env.device)
+        self.obs = env.reset(seed)
+        self.action: Tensor | None = None  # in the head's units, while the environments step
+
+
+class ReplayCollector:
+    """Owns the training environments and the randomness of exploring."""
+
+    def __init__(self, envs: list[VecEnv], policy: ReplayPolicy, store: EpisodeStore, seed: int) -> None:
+        self.store = store
+        self.groups: list[_Group] = []
+        for i, env in enumerate(envs):
+            first = self.groups[-1].lanes.stop if self.groups else 0
+            group = _Group(env, first, derive_seed(seed, 0, i))
+            store.begin(slice(None), {"obs": group.obs}, group.lanes)
+            self.groups.append(group)
+        self.rows = self.groups[-1].lanes.stop
+        self.actor = _LaggingCopy(policy, envs[0].device) if _apart(policy, envs[0]) else _Itself(policy)
+        self.generator = torch.Generator(device=self.actor.policy.device).manual_seed(derive_seed(seed, 1))
+        self.timing = Timing()
+        self._last_metrics: dict[str, float] = {}
+
+    @torch.no_grad()
+    def collect(self, steps: int, at_random: bool, on_step: Callable[[int], None] = lambda t: None) -> None:
+        """Step every environment so many times, with random actions or the policy's sampled ones."""
+        policy, head = self.actor.newest(), self.actor.policy.head
+        if at_random:
+            chosen = head.random((steps, self.rows), self.generator)
+        else:
+            noise = head.noise((steps, self.rows), self.generator)
+        for t in range(steps):
+            for group in self.groups:
+                started = time.perf_counter()
+                if at_random:
+                    group.action = chosen[t, group.lanes]
+                else:
+                    params, _ = policy.params_of(policy.prepare(group.obs), policy.start(0))
+                    group.action = head.sample(params, noise[t, group.lanes])
+                group.env.begin_step(head.to_env(group.action))
+                self.timing.act += time.perf_counter() - started
+            for group in self.groups:
+                started = time.perf_counter()
+                step = group.env.end_step()
+                self.timing.simulate += time.perf_counter() - started
+                self._record(group, step)
+            on_step(t)
+
+    def _record(self, group: _Group, step: Step) -> None:
+        _refuse_non_finite(step, group.env.name)
+        group.stats.update(step)
+        done = step.done
+        ended = done.nonzero().squeeze(1).cpu()
+        after = step.obs
+        if len(ended):
+            after = torch.where(done.view(-1, *[1] * (after.ndim - 1)), step.final_obs, after)
+        assert group.action is not None
+        hidden = group.env.hidden_reward
+        self.store.append(group.action, step.reward, {"obs": after}, hidden, group.lanes)
+        if len(ended):
+            success = step.metrics.get("success")
+            told = None if success is None else success[ended]
+            self.store.finish(ended + group.lanes.start, step.terminated[ended], told)
+            self.store.begin(ended, {"obs": step.obs}, group.lanes)
+        group.obs = step.obs
+
+    # Metrics and state --------------------------------------------------------------------------
+    def episode_metrics(self) -> dict[str, float]:
+        """`rollout/…` means over the episodes that ended since the last reading; the last known where none did."""
+        means = combine_stats([group.stats.read() for group in self.groups])
+        if "success" in means:
+            means["success_rate"] = means.pop("success")
+        self._last_metrics |= {f"rollout/{name}": value for name, value in means.items()}
+        return dict(self._last_metrics)
+
+    def set_progress(self, fraction: float) -> None:
+        for group in self.groups:
+            group.env.set_progress(fraction)
+
+    def state(self) -> State:
+        groups = [{"env": g.env.state(), "stats": g.stats.state(), "obs": g.obs.clone()} for g in self.groups]
+        return {"groups": groups, "generator": self.generator.get_state(), "last_metrics": self._last_metrics}
+
+    def load_state(self, state: State) -> None:
+        for group, saved in zip(self.groups, state["groups"], strict=True):
+            group.env.load_state(saved["env"])
+            group.stats.load_state(saved["stats"])
+            group.obs = saved["obs"].to(group.env.device)
+        restore_generator(self.generator, state["generator"])
+        self._last_metrics = dict(state["last_metrics"])
+
+    def begin_anew(self) -> None:
+        """The episodes that were open are lost; the environments have just been reset."""
+        for group in self.groups:
+            self.store.begin(slice(None), {"obs": group.obs}, group.lanes)
+
+    def close(self) -> None:
+        for group in self.groups:
+            group.env.close()
+
+
+# Who acts ---------------------------------------------------------------------------------------
+def _apart(policy: ReplayPolicy, env: VecEnv) -> bool:
+    return policy.device.type != env.device.type
+
+
+class _Itself:
+    """Environments beside the policy: it acts itself."""
+
+    def __init__(self, policy: ReplayPolicy) -> None:
+        self.policy = policy
+
+    def newest(self) -> ReplayPolicy:
+        return self.policy
+
+    def note(self) -> None:
+        """The weights have changed."""
+
+
+class _LaggingCopy:
+    """Environments on the CPU, learning on a GPU: a copy acts here while the GPU goes on learning.
+
+    It is one iteration behind. Asking for the newest weights would wait for all updates under way, and neither
+    environments nor GPU would do anything while the other works.
+    """
+
+    def __init__(self, policy: ReplayPolicy, device: torch.device) -> None:
+        self._source = [*policy.parameters(), *policy.buffers()]
+        self.policy = copy.deepcopy(policy).to(device)
+        self._copies = [*self.policy.parameters(), *self.policy.buffers()]
+        self._on_the_way: list[list[Tensor]] = [
+            [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in self._source] for _ in range(2)
+        ]
+        self._arrived = [torch.cuda.Event() for _ in range(2)]
+        self._noted = 0
+        self.note()
+        self.note()
+
+    def note(self) -> None:
+        """The weights have changed: begin to bring them here."""
+        place = self._noted % 2
+        for host, source in zip(self._on_the_way[place], self._source, strict=True):
+            host.copy_(source.detach(), non_blocking=True)
+        self._arrived[place].record()
+        self._noted += 1
+
+    def newest(self) -> ReplayPolicy:
+        place = self._noted % 2  # the older of the two
+        self._arrived[place].synchronize()
+        for here, host in zip(self._copies, self._on_the_way[place], strict=True):
+            here.data.copy_(host)
+        return self.policy
+
+
+def _refuse_non_finite(step: Step, name: str) -> None:
+    """One NaN in the replay would be drawn again and again."""
+    for what, values in (("reward", step.reward), ("observation", step.obs)):
+        if values.dtype.is_floating_point and not math.isfinite(float(values.sum())):
+            bad = torch.isfinite(values).logical_not().nonzero()
+            if len(bad):
+                raise EnvError(
+                    f"{name} gave a {what} that is not a finite number (row {int(bad[0, 0])}). "
+                    f"Run 'ludus check {name}' to find out where it comes from."
+                )

@@ -1,0 +1,136 @@
+"""What all learning from a store has in common, whoever fills it."""
+
+import math
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ludus.algorithms.batches import Batches
+from ludus.buffers.episodes import EpisodeStore
+from ludus.config import TrainConfig
+from ludus.envs.vec import State
+from ludus.training.checkpoint import Model
+from ludus.training.job import Job
+from ludus.training.timing import Timing
+
+_TRIAL_BATCHES = 20
+
+
+class StoreJob(Job):
+    """A store and the batches that are made of it."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        device: torch.device,
+        store: EpisodeStore,
+        batches: Batches,
+        models: dict[str, Model],
+    ) -> None:
+        self.config, self.device, self.store, self.models = config, device, store, models
+        self.batches = batches
+        self.timing = Timing()
+        self.tabulated = config.reward.method != "none"
+        self._means = Means()
+        self._losses: list[Tensor] = []  # of the batches since the last call of `take_batch_losses`
+        self._rate_factor = 1.0
+
+    def _learn(self, on_batch: Callable[[int], None]) -> dict[str, Tensor]:
+        """The batches of an iteration."""
+        started = time.perf_counter()
+        metrics = self.batches.update(on_batch)
+        if "reward" in self.models:
+            self._losses.append(self.batches.reward_losses.clone())
+        self._means.add(metrics)
+        self.timing.learn += time.perf_counter() - started
+        return metrics
+
+    def cycle_metrics(self) -> dict[str, float]:
+        store = self.store
+        seen = {"Episodes": store.total_episodes_added, "Timesteps": store.steps + store.open_steps}
+        return {**self._means.take(), **(seen if self.tabulated else {})}
+
+    def newest_losses(self) -> Tensor | None:
+        return self._losses[-1] if self._losses else None
+
+    def take_batch_losses(self) -> Tensor | None:
+        if not self._losses:
+            return None
+        losses, self._losses = torch.cat(self._losses), []
+        return losses
+
+    @property
+    def rate_factor(self) -> float:
+        return self._rate_factor
+
+    def set_rate_factor(self, factor: float) -> None:
+        self._rate_factor = factor
+        self.batches.set_rate_factor(factor)
+
+    def suspects(self) -> dict[str, Tensor]:
+        return self.batches.drawn()
+
+    def weights(self) -> list[Tensor]:
+        return self.batches.weights()
+
+    def state(self, whole: bool) -> State:
+        return {"batches": self.batches.state(), "means": self._means.state(), "rate_factor": self._rate_factor}
+
+    def load_state(self, state: State, iteration: int) -> bool:
+        self.batches.load_state(state["batches"])
+        self._means.load_state(state["means"])
+        self.set_rate_factor(state["rate_factor"])
+        self._losses = []
+        return True
+
+    # Before it starts ---------------------------------------------------------------------------
+    def _duration_line(self, rate: float) -> str:
+        total = self.plan.total_batches
+        return f"{total:,} batches, about {_words(total / rate)} at the measured {rate:,.0f} a second"
+
+    def _trial_rate(self) -> float:
+        """Batches a second, from a few that are then undone."""
+        learned = {name: {k: v.clone() for k, v in m.state_dict().items()} for name, m in self.models.items()}
+        state = self.batches.state()
+        rate = self.batches.trial(_TRIAL_BATCHES)
+        for name, tensors in learned.items():
+            self.models[name].load_state_dict(tensors)
+        self.batches.load_state(state)
+        return rate
+
+
+def trial_of(batches: Batches) -> float:
+    """The same for batches that nobody needs afterwards."""
+    return batches.trial(_TRIAL_BATCHES)
+
+
+class Means:
+    """Means of metrics over the iterations of a cycle, kept on the device until they are read."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._count = 0
+
+    def add(self, metrics: dict[str, Tensor]) -> None:
+        for name, value in metrics.items():
+            self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
+        self._count += 1
+
+    def take(self) -> dict[str, float]:
+        means = {name: float(value) / self._count for name, value in self._sums.items()}
+        self._sums, self._count = {}, 0
+        return means
+
+    def state(self) -> State:
+        return {"sums": {name: value.clone() for name, value in self._sums.items()}, "count": self._count}
+
+    def load_state(self, state: State) -> None:
+        self._sums, self._count = dict(state["sums"]), state["count"]
+
+
+def _words(seconds: float) -> str:
+    if seconds < 90:
+        return f"{math.ceil(seconds)} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
