@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Activation = Literal["tanh", "relu", "elu"]
-_FORWARD = {"tanh": torch.tanh, "relu": torch.relu, "elu": F.elu}
+# In place, on what a layer has just made: fresh memory for every activation costs as much as computing it.
+_FORWARD = {"tanh": torch.tanh_, "relu": torch.relu_, "elu": torch.nn.functional.elu_}
 
 
 class Dense(nn.Linear):
@@ -80,8 +81,10 @@ class MLP(nn.Module):
         return gradient if need_inputs else None  # without any layer the output is the input
 
     def _through_activation(self, gradient: Tensor, output: Tensor) -> Tensor:
+        """In place: the gradient of an output is needed no longer."""
+        backward = torch.ops.aten
         if self.activation == "tanh":
-            return torch.ops.aten.tanh_backward(gradient, output)
+            return backward.tanh_backward.grad_input(gradient, output, grad_input=gradient)
         if self.activation == "relu":
-            return torch.ops.aten.threshold_backward(gradient, output, 0.0)
-        return torch.ops.aten.elu_backward(gradient, 1.0, 1.0, 1.0, True, output)
+            return backward.threshold_backward.grad_input(gradient, output, 0.0, grad_input=gradient)
+        return backward.elu_backward.grad_input(gradient, 1.0, 1.0, 1.0, True, output, grad_input=gradient)

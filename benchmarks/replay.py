@@ -1,0 +1,124 @@
+"""Gradient steps a second of SAC, TD3 and return decomposition, beside Stable-Baselines3's SAC.
+
+python benchmarks/replay.py                    one core, HalfCheetah sizes, both in turns in one process
+python benchmarks/replay.py --device cuda      on a GPU, ours alone
+"""
+
+import argparse
+import dataclasses
+import statistics
+import time
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from ludus.algorithms.replay_learner import ReplayLearner
+from ludus.buffers.episodes import EpisodeStore
+from ludus.config import TrainConfig, apply_overrides
+from ludus.presets import find_preset
+from ludus.training.loop import PRECISIONS, find_device
+from ludus.training.replay_job import make_learner, make_policy
+
+OBS, ACTIONS, EPISODE = 17, 6, 1000  # HalfCheetah
+CASES = {
+    "SAC": {"reward.method": "none"},
+    "TD3": {"reward.method": "none", "algo": "td3", "replay.train_target": 2},
+    "SAC + RRD": {},
+    "SAC + RRD, unbiased": {"reward.method": "rrd-unbiased"},
+}
+
+
+def config_of(case: str, device: str, batches: int) -> TrainConfig:
+    config = apply_overrides(find_preset("rrd-mujoco").config, CASES[case])
+    replay = dataclasses.replace(config.replay, train_batches=batches)
+    return dataclasses.replace(config, device=device, replay=replay)
+
+
+def learner_of(config: TrainConfig, episodes: int) -> ReplayLearner:
+    device = find_device(config.device)
+    obs_space, action_space = gym.spaces.Box(-np.inf, np.inf, (OBS,)), gym.spaces.Box(-1.0, 1.0, (ACTIONS,))
+    policy = make_policy(config, obs_space, action_space, device)
+    fields = {"obs": ((OBS,), torch.float32)}
+    rows = episodes * (EPISODE + 1) + 2
+    store = EpisodeStore(fields, ((ACTIONS,), torch.float32), rows, 0, 0, device)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(episodes):
+        obs = torch.randn((EPISODE + 1, OBS), generator=generator)
+        action = torch.rand((EPISODE, ACTIONS), generator=generator) * 2 - 1
+        store.add({"obs": obs}, action, torch.randn(EPISODE, generator=generator), terminated=False)
+    learner = make_learner(config, policy, store)
+    if learner.reward_learner is not None:
+        learner.reward_learner.fit(*store.returns_and_lengths())
+    return learner
+
+
+def seconds_of_update(learner: ReplayLearner) -> float:
+    started = time.perf_counter()
+    float(learner.update()["train/q_loss"])  # which waits for the device
+    return time.perf_counter() - started
+
+
+def seconds_of_drawing(learner: ReplayLearner) -> float:
+    """Drawing the iteration's batches and gathering one after another, without learning."""
+    rows = [learner._drawn["rows"][i] for i in range(learner.train_batches)]
+    started = time.perf_counter()
+    with torch.inference_mode():
+        learner._draw()
+        for row in rows:
+            learner.store.obs["obs"].index_select(0, row)
+            learner.store.action.index_select(0, row[: len(row) // 2])
+    return time.perf_counter() - started
+
+
+class PeerSAC:
+    """Stable-Baselines3's SAC at its defaults, which are the same sizes."""
+
+    def __init__(self, steps: int) -> None:
+        from stable_baselines3 import SAC
+
+        self.model = SAC("MlpPolicy", "HalfCheetah-v5", device="cpu", learning_starts=10**9, buffer_size=100_000)
+        self.model.learn(steps)
+
+    def seconds(self, batches: int) -> float:
+        started = time.perf_counter()
+        self.model.train(gradient_steps=batches, batch_size=256)
+        return time.perf_counter() - started
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default="float32", choices=PRECISIONS)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--batches", type=int, default=0, help="of one measurement; 0: 100, on a GPU 1000")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.set_float32_matmul_precision(PRECISIONS[arguments.precision])
+    batches = arguments.batches or (100 if arguments.device == "cpu" else 1000)
+    learners = {case: learner_of(config_of(case, arguments.device, batches), 100) for case in CASES}
+    peer = PeerSAC(2_000) if arguments.device == "cpu" else None
+    times: dict[str, list[float]] = {case: [] for case in CASES}
+    if peer:
+        times["Stable-Baselines3 SAC"] = []
+    for repeat in range(arguments.repeats + 1):
+        for case, learner in learners.items():
+            times[case].append(seconds_of_update(learner))
+        if peer:
+            times["Stable-Baselines3 SAC"].append(peer.seconds(batches))
+        if not repeat:  # warm-up, and recording of graphs
+            times = {name: [] for name in times}
+    rates = {name: batches / statistics.median(values) for name, values in times.items()}
+    for name, rate in rates.items():
+        beside = f", {rate / rates['Stable-Baselines3 SAC']:.2f} × Stable-Baselines3's SAC" if peer else ""
+        print(f"{name:22} {rate:8.0f} updates/s ({1e3 / rate:.2f} ms){beside}")
+    if peer:
+        case = "SAC + RRD"
+        share = statistics.median(seconds_of_drawing(learners[case]) for _ in range(5)) / statistics.median(
+            times[case]
+        )
+        print(f"drawing and gathering batches: {share:.1%} of {case}'s time")
+
+
+if __name__ == "__main__":
+    main()
