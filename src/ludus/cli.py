@@ -33,6 +33,7 @@ Train policies with one loop, from two CPU cores to a GPU.
   export RUN FILE.onnx   the policy, normaliser inside, for other programs
   data info FILE…        what recorded data holds, and what is suspicious about it
   record RUN|scripted    demonstrations of the KUKA task, successes and failures
+  label FILE --run RUN   a copy of recorded data with a learned reward in it
   list                   presets
   check ENV              what is wrong with an environment
   doctor                 what this machine and installation can do
@@ -207,8 +208,15 @@ def _eval(arguments: list[str]) -> None:
 
 def _print_evaluation(run: Path, episodes: int, stochastic: bool, as_json: bool, seed: int | None) -> None:
     from ludus.logging.text import evaluation_line
-    from ludus.runs import evaluate_run
+    from ludus.runs import evaluate_run, run_config, run_folder
 
+    if run_config(run_folder(run)).algo == "reward":
+        from ludus.rewards import held_out_metrics
+
+        metrics = held_out_metrics(run)
+        told = {name.removeprefix("reward/"): value for name, value in metrics.items()}
+        print(json.dumps(told) if as_json else f"held-out episodes: {evaluation_line(metrics)}")
+        return
     summary = evaluate_run(run, episodes, not stochastic, seed).summary()
     if as_json:
         print(json.dumps({"success_rate": None, **summary}))  # the key is there for every environment
@@ -276,6 +284,27 @@ def _record(arguments: list[str]) -> None:
     record(arguments)
 
 
+def _label(arguments: list[str]) -> None:
+    from ludus.rewards import label
+
+    def command(data: tyro.conf.Positional[Path], run: Path, out: Path | None = None) -> None:
+        """Write a copy of recorded data with a run's learned reward in it, as the dataset learned_rewards.
+
+        Train on it with --data COPY --data.reward learned_rewards.
+
+        Args:
+            data: HDF5 file in LIBERO's or robomimic's layout.
+            run: Folder of a run that learned a reward.
+            out: The copy; by default FILE_labelled.hdf5 beside the file.
+        """
+        target, episodes = label(str(data), run, out)
+        print(
+            f"{target}: {episodes} episodes labelled. Use them with --data {target} --data.reward learned_rewards"
+        )
+
+    tyro.cli(command, args=arguments, prog="ludus label")
+
+
 # The installation -------------------------------------------------------------------------------
 def _list(arguments: list[str]) -> None:
     from ludus.presets import OPEN_KINDS, all_presets
@@ -335,6 +364,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "export": _export,
     "data": _data,
     "record": _record,
+    "label": _label,
     "list": _list,
     "check": _check,
     "doctor": _doctor,

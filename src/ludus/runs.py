@@ -22,6 +22,7 @@ from ludus.envs.vec import VecEnv, derive_seed
 from ludus.errors import CheckpointError, ConfigError, LudusError
 from ludus.logging.console import Console
 from ludus.logging.jsonl import JsonlSink, read_metrics, truncate_to
+from ludus.logging.reward_page import RewardTrace
 from ludus.logging.sinks import MetricSink, Tee
 from ludus.policies.policy import Policy
 from ludus.presets import find_preset
@@ -77,7 +78,7 @@ def resume(
             trainer.restore(checkpoint)
             if trainer.complete:
                 raise ConfigError(
-                    f"{folder} is already trained to its {trainer.plan.total_steps:,} steps; "
+                    f"{folder} is already trained to its {trainer.plan.total_steps:,} {trainer.plan.unit}; "
                     f"give it more with 'ludus resume {folder} --total-steps {2 * trainer.plan.total_steps}'."
                 )
             metrics = folder / "metrics.jsonl"
@@ -106,12 +107,22 @@ def _finish(trainer: Trainer) -> None:
             write_run_report(folder)
         except Exception as error:  # noqa: BLE001 (whatever breaks a picture, the training has succeeded)
             screen.warning(f"No report: {error}")
+    for warning in trainer.job.warnings:
+        screen.warning(warning)
+    used = [
+        f"ludus eval {folder} --episodes 200     how good it is, on new starts",
+        f"ludus play {folder}                    watch it in the browser",
+    ]
+    if trainer.config.algo == "reward":
+        used = [
+            f"ludus eval {folder}                    how good it is, on the episodes held out",
+            f"ludus label FILE --run {folder}        a copy of the data with this reward in it",
+        ]
     screen.finish(
         [
-            f"Trained {trainer.step:,} steps in {trainer.counters.seconds:.0f} s. Run folder: {folder}",
-            f"ludus eval {folder} --episodes 200     how good it is, on new starts",
-            f"ludus play {folder}                    watch it in the browser",
-            f"ludus report {folder}                  curves and replay in one page: {folder}/report.html",
+            f"Trained {trainer.step:,} {trainer.plan.unit} in {trainer.counters.seconds:.0f} s. Run: {folder}",
+            *used,
+            f"ludus report {folder}                  all in one page: {folder}/report.html",
             f"tensorboard --logdir {folder}/tb       all metrics",
         ]
     )
@@ -164,7 +175,12 @@ def _sinks(folder: Path, config: TrainConfig, screen: Console) -> Any:
         if config.log.tensorboard:
             from ludus.logging.tensorboard import TensorBoardSink
 
-            sinks.append(TensorBoardSink(folder / "tb", purge_step=step + 1 if step else None))
+            purge = step + 1 if step else None
+            if config.algo == "reward":  # the axis is the steps in the store, which do not grow: nothing to purge
+                sinks.append(TensorBoardSink(folder / "tb", axis="Timesteps"))
+                sinks.append(TensorBoardSink(folder / "tb" / "by_batch", purge_step=purge))
+            else:
+                sinks.append(TensorBoardSink(folder / "tb", purge_step=purge))
         if config.log.wandb:
             sinks.append(_wandb_sink(folder, config))
         return Tee(sinks, screen.warning)
@@ -240,12 +256,17 @@ def write_run_report(run: str | Path) -> Path:
 
     folder = run_folder(run)
     config = run_config(folder)
+    replay, traces = None, list[RewardTrace]()
     try:
-        replay = record_replay(config.env, load(folder), folder.resolve().parent.name)
+        if config.algo == "reward":
+            from ludus.rewards import reward_traces  # which imports this file
+
+            traces = reward_traces(folder)
+        else:
+            replay = record_replay(config.env, load(folder), folder.resolve().parent.name)
     except LudusError as error:  # a run without a checkpoint, or a machine without a viewer, still has curves
-        print(f"No replay: {error}", file=sys.stderr)
-        replay = None
-    return write_report(folder, replay)
+        print(f"No {'rewards' if config.algo == 'reward' else 'replay'}: {error}", file=sys.stderr)
+    return write_report(folder, replay, rewards=traces)
 
 
 def play_run(run: str | Path, port: int, seconds: float | None) -> None:

@@ -31,15 +31,19 @@ def _episodes(facts: dict[str, Any]) -> list[str]:
     outcomes = ", ".join(f"{count:,} {name}" for name, count in success.items() if count)
     distinct = returns["distinct"]
     return [
-        _line(
-            "episodes",
-            f"{facts['episodes']:,} ({outcomes}); {facts['terminated']:,} ended, the rest ran out of time",
-        ),
+        _line("episodes", f"{facts['episodes']:,} ({outcomes}); {_ends(facts)}"),
         _line("steps", f"{facts['steps']:,}"),
         _line("length", _range(facts["length"])),
         _line("return", f"{_range(returns)}; {distinct:,} distinct value{'s' * (distinct != 1)}"),
         _line("true reward", "there, for measuring only" if facts["true_reward"] else "none"),
     ]
+
+
+def _ends(facts: dict[str, Any]) -> str:
+    ended, episodes = facts["terminated"], facts["episodes"]
+    if ended == episodes:
+        return "all ended before their time was up"
+    return f"{ended:,} ended, {episodes - ended:,} ran out of time" if ended else "all ran out of time"
 
 
 def _range(values: dict[str, float]) -> str:

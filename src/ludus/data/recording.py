@@ -24,6 +24,7 @@ from ludus.errors import ConfigError, DataError
 LANGUAGE = "pick up the cube and place it on the pad"
 CAMERAS = {"agentview_rgb": "agentview", "eye_in_hand_rgb": "eye_in_hand"}
 SCRIPTED = "scripted"
+CONTROL_SECONDS = SUBSTEPS * 0.005  # of one step
 _ROWS = 32
 _MOST_TRIES = 20  # episodes played for each one wanted
 _SMALLEST, _LARGEST = 16, 512  # images
@@ -253,7 +254,7 @@ def _demo(take: _Take, images: dict[str, np.ndarray], scene: str) -> DemoRows:
     count = len(qpos)
     rewards = np.zeros(count, np.float32)
     rewards[-1] = take.success
-    seconds = np.arange(count)[:, None] * SUBSTEPS * 0.005
+    seconds = np.arange(count)[:, None] * CONTROL_SECONDS
     obs: dict[str, Any] = {
         "ee_states": rows["ee_states"].astype(np.float32),
         "gripper_states": qpos[:, 7:9].astype(np.float32),

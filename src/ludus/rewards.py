@@ -1,0 +1,92 @@
+"""What can be done with a learned reward: judge recorded episodes, label them, show what it says of them."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ludus.algorithms.reward_metrics import RewardReport
+from ludus.config import TrainConfig
+from ludus.data.config import DataConfig
+from ludus.data.episode import Episode, as_file_rows
+from ludus.data.files import data_files
+from ludus.data.reading import read_episodes, scan
+from ludus.data.writing import check_target, copy_with_reward
+from ludus.errors import ConfigError
+from ludus.logging.reward_page import MAX_FRAMES, MAX_TRACES, RewardTrace
+from ludus.policies.reward import RewardModel
+from ludus.runs import best_checkpoint, run_config, run_folder
+from ludus.training.checkpoint import load_reward
+from ludus.training.recorded import choose_held_out
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a reward says of the steps of an episode."""
+
+    reward: np.ndarray  # [T] in the units of the returns it was trained on
+    progress: np.ndarray | None  # [T] 0 to 1, where there is such a head
+
+
+def judge(model: RewardModel, episode: Episode) -> Judgement:
+    obs = {name: torch.from_numpy(episode.obs[name]) for name in model.obs}
+    heads = model.episode_heads(obs, torch.from_numpy(episode.action))
+    progress = None
+    if "progress" in model.names:
+        progress = heads[:, model.names.index("progress")].sigmoid().numpy()
+    return Judgement(model.to_units(heads[:, 0].double()).float().numpy(), progress)
+
+
+def label(data: str, run: str | Path, out: str | Path | None = None) -> tuple[Path, int]:
+    """Write a copy of a file with the run's reward for every step; returns its path and the number of episodes."""
+    files = data_files(data)
+    if len(files) != 1:
+        raise ConfigError(f"{data} is {len(files)} files; label them one by one.")
+    target = Path(out) if out else files[0].with_name(f"{files[0].stem}_labelled{files[0].suffix}")
+    check_target(target)
+    folder, model = run_folder(run), load_reward(best_checkpoint(run_folder(run)))
+    config = replace(run_config(folder).data, path=str(files[0]), keys=tuple(model.obs))
+    rewards = {e.name: as_file_rows(e, judge(model, e).reward) for e in read_episodes(config)}
+    copy_with_reward(files[0], target, rewards, folder.resolve().name)
+    return target, len(rewards)
+
+
+def held_out_metrics(run: str | Path) -> dict[str, float]:
+    """How good a run's best reward is on the episodes it was not trained on."""
+    folder = run_folder(run)
+    model, config = load_reward(best_checkpoint(folder)), run_config(folder)
+    metrics = RewardReport(list(_held_out(config)))(model)
+    return {f"reward/{name}": value for name, value in metrics.items() if value == value}
+
+
+def reward_traces(run: str | Path) -> list[RewardTrace]:
+    """The best reward of a run along some of its held-out episodes, half of them failures if there are as many."""
+    folder = run_folder(run)
+    model, config = load_reward(best_checkpoint(folder)), run_config(folder)
+    kinds: dict[bool | None, list[RewardTrace]] = defaultdict(list)
+    for episode in _held_out(config):
+        if len(kinds[episode.success]) < MAX_TRACES:
+            kinds[episode.success].append(_trace(model, episode))
+    return [trace for traces in kinds.values() for trace in traces]
+
+
+def _held_out(config: TrainConfig) -> Iterator[Episode]:
+    """The same that the run held out; where it held out none, all."""
+    data: DataConfig = config.data
+    held = choose_held_out(scan(data).episodes, data.held_out, config.seed)
+    return (episode for i, episode in enumerate(read_episodes(data)) if i in held or not held)
+
+
+def _trace(model: RewardModel, episode: Episode) -> RewardTrace:
+    judged = judge(model, episode)
+    frames: list[np.ndarray] = []
+    steps: list[int] = []
+    if model.cameras:
+        steps = np.linspace(0, episode.length - 1, min(MAX_FRAMES, episode.length)).round().astype(int).tolist()
+        frames = [episode.obs[model.cameras[0]][t + 1] for t in steps]
+    outcome = {True: " · success", False: " · failure", None: ""}[episode.success]
+    title = f"{episode.file.stem} {episode.name}{outcome}"
+    return RewardTrace(title, episode.success, judged.reward, episode.true_reward, judged.progress, frames, steps)
