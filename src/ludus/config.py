@@ -240,10 +240,12 @@ def _check_combination(config: TrainConfig) -> None:
             "Offline training takes the reward that is in the data. Learn one with --algo reward, write it into "
             "a copy with 'ludus label', and train on that with --data.reward learned_rewards."
         )
-    if config.reward.learned and config.replay.n_step > 1:
+    if method != "none" and config.replay.n_step > 1:
         raise ConfigError("--replay.n-step must be 1 where the reward is learned: it is known only step by step.")
     if config.replay.bc > 0 and not config.offline:
         raise ConfigError("--replay.bc imitates recorded episodes: give some with --data, or leave it at 0.")
+    if config.replay.bc > 0 and algo not in ("sac", "td3"):
+        raise ConfigError(f"--replay.bc is of --algo sac and td3: with {algo} nothing is imitated; leave it at 0.")
     if config.algo != "ppo" and not config.replay.polyak < 1:
         raise ConfigError(f"--replay.polyak is {config.replay.polyak}; it must be less than 1.")
 

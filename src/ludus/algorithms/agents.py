@@ -40,8 +40,8 @@ class Agent(ABC):
         self.rate = torch.full((), config.learning_rate, device=policy.device)
 
     @abstractmethod
-    def learn(self, batch: Batch, update: int) -> Tensor:
-        """Gradient step number `update` (0, 1, …); returns `measures` as one tensor."""
+    def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
+        """Gradient step number `update` (0, 1, …); returns `measures` as one tensor if they are wanted."""
 
     def kind_of(self, update: int) -> tuple[bool, ...]:
         """What `update` decides about a gradient step: steps alike share a recorded graph."""
@@ -100,17 +100,14 @@ def _critic_gradients(
 
     Returns (d −min Q / d chosen action [n, actions], min Q of the chosen actions, the errors [2, n]).
     """
-    n, first, second = len(target), *critics.networks
+    n = len(target)
     inputs = torch.cat([torch.cat([x, x]), torch.cat([recorded, chosen])], 1)
-    (outputs1, q1), (outputs2, q2) = first.outputs(inputs), second.outputs(inputs)
-    errors = torch.stack([q1[:n], q2[:n]]).sub_(target)
-    lower = (q1[n:] <= q2[n:]).float()
+    outputs, values = critics.outputs(inputs)  # [2, 2n]
+    errors, free = values[:, :n] - target, values[:, n:]
+    lower = free.amin(0)
     # Of mean error² / 2 for the recorded actions, and of −mean min Q for the chosen ones.
-    gradient1 = torch.cat([errors[0], -lower]).div_(n)
-    gradient2 = torch.cat([errors[1], lower - 1.0]).div_(n)
-    way_up = first.backward(outputs1, gradient1, n)[:, x.shape[1] :]
-    way_up = way_up + second.backward(outputs2, gradient2, n)[:, x.shape[1] :]
-    return way_up, torch.minimum(q1[n:], q2[n:]), errors
+    gradient = torch.cat([errors, (free > lower).float().sub_(1.0)], 1).div_(n)
+    return critics.backward(outputs, gradient, n)[:, x.shape[1] :], lower, errors
 
 
 def _trust_in_critic(bc: float, q: Tensor) -> Tensor:
@@ -139,7 +136,7 @@ class SAC(Agent):
         assert isinstance(target, Twin)
         self.target_critics = target
 
-    def learn(self, batch: Batch, update: int) -> Tensor:
+    def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
         n, x, bc = len(batch.reward), batch.x, self.config.bc
         outputs, params = self.policy.outputs(x)
         sample = self.head.sample_with_log_prob(params, batch.noise)
@@ -160,8 +157,9 @@ class SAC(Agent):
         self.optimizer.step(self.rate)
         if self._moves_target(update):
             self._move(self._target_weights, self._critic_weights)
-        q_mean = q.mean()
-        q_loss = errors.square().mean()
+        if not measured:
+            return None
+        q_loss, q_mean = errors.square().mean(), q.mean()
         return torch.stack([q_loss, alpha * log_prob - q_mean, q_mean, -log_prob, alpha])
 
     @property
@@ -208,7 +206,7 @@ class TD3(Agent):
     def _moves_policy(self, update: int) -> bool:
         return (update + 1) % self.td3.policy_delay == 0
 
-    def learn(self, batch: Batch, update: int) -> Tensor:
+    def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
         n, x, bc = len(batch.reward), batch.x, self.config.bc
         limit = self.td3.target_noise_clip
         noise = (batch.noise[n:] * self.td3.target_noise).clamp_(-limit, limit)
@@ -230,6 +228,8 @@ class TD3(Agent):
         if self._moves_target(update):
             self._move(self._target_actor, self.actor_optimizer.flat)
             self._move(self._target_weights, self.critic_optimizer.flat)
+        if not measured:
+            return None
         q_mean = q.mean()
         return torch.stack([errors.square().mean(), -q_mean, q_mean])
 
@@ -263,7 +263,7 @@ class DQN(Agent):
         done = min(1.0, fraction / max(self.dqn.epsilon_until, 1e-9))
         self.head.epsilon.fill_(self.dqn.epsilon + (self.dqn.epsilon_final - self.dqn.epsilon) * done)
 
-    def learn(self, batch: Batch, update: int) -> Tensor:
+    def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
         n, x = len(batch.reward), batch.x
         outputs, values = self.policy.outputs(x)
         best = values[n:].argmax(1, keepdim=True)
@@ -278,7 +278,7 @@ class DQN(Agent):
         self.optimizer.step(self.rate)
         if self._moves_target(update):
             self._move(self._target_weights, self.optimizer.flat)
-        return torch.stack([error.square().mean(), q.mean()])
+        return torch.stack([error.square().mean(), q.mean()]) if measured else None
 
     @property
     def optimizers(self) -> list[FlatAdam]:

@@ -28,7 +28,11 @@ class Batches(ABC):
         device = store.device
         self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, 2))
         self.reward_losses = torch.zeros(train_batches, device=device)  # of each batch of the last iteration
-        self._drawn: dict[str, Tensor] = {}  # at addresses that a recorded graph knows
+        self._drawn: dict[str, Tensor] = {}  # each [batches, ...]
+        # The same, side by side: one gather a type fetches all that a batch needs. At addresses a graph knows.
+        self._packed: dict[torch.dtype, Tensor] = {}
+        self._now: dict[torch.dtype, Tensor] = {}  # the present batch of it
+        self._places: dict[str, tuple[torch.dtype, slice, torch.Size]] = {}
         self._tick = torch.zeros(1, dtype=torch.int64, device=device)  # which batch it is
         self._cuda_graphs, self._pool = cuda_graphs, graph_pool(device)
         self._steps: dict[tuple[bool, ...], Graphed] = {}
@@ -46,8 +50,8 @@ class Batches(ABC):
         """All step sizes become this part of what was set."""
 
     @abstractmethod
-    def _draw(self) -> None:
-        """`_keep` where all batches of the iteration lie."""
+    def _draw(self) -> dict[str, Tensor]:
+        """All that the iteration's batches need to know, each [batches, ...]: where they lie, noise …"""
 
     @abstractmethod
     def _batch(self, update: int) -> None:
@@ -67,12 +71,13 @@ class Batches(ABC):
         rate = self.train_batches / (time.perf_counter() - started)
         self.train_batches = planned
         self._steps.clear()  # graphs that were recorded of these smaller draws
-        self._drawn.clear()
+        self._packed.clear()
         return rate
 
     def _run(self, on_batch: Callable[[int], None]) -> None:
         """One iteration."""
-        self._draw()
+        self._drawn = self._draw()
+        self._pack()
         self._tick.zero_()
         for i in range(self.train_batches):
             self._step_like(self.updates)()
@@ -87,32 +92,36 @@ class Batches(ABC):
         return self._steps[kind]
 
     def _batch_and_tick(self, update: int) -> None:
+        self._now = {dtype: packed.index_select(0, self._tick)[0] for dtype, packed in self._packed.items()}
         self._batch(update)
         self._tick.add_(1)
 
-    def _keep(self, **tensors: Tensor) -> None:
-        """Remember what was drawn: each [batches, ...]."""
-        for name, value in tensors.items():
-            kept = self._drawn.get(name)
-            if kept is None or kept.shape != value.shape:
-                self._drawn[name] = value.clone()
+    def _pack(self) -> None:
+        parts: dict[torch.dtype, list[Tensor]] = {}
+        for name, value in self._drawn.items():
+            flat = value.reshape(len(value), -1)
+            before = sum(part.shape[1] for part in parts.setdefault(value.dtype, []))
+            parts[value.dtype].append(flat)
+            self._places[name] = value.dtype, slice(before, before + flat.shape[1]), value.shape[1:]
+        for dtype, flats in parts.items():
+            packed, kept = torch.cat(flats, 1), self._packed.get(dtype)
+            if kept is None or kept.shape != packed.shape:
+                self._packed[dtype] = packed
             else:
-                kept.copy_(value)
+                kept.copy_(packed)
 
     def _at_tick(self, name: str) -> Tensor:
         """What was drawn for the present batch."""
-        return self._drawn[name].index_select(0, self._tick)[0]
-
-    def _keep_tuple(self, drawn: tuple[Tensor, ...]) -> None:
-        """The same for a named tuple of tensors."""
-        self._keep(**{f"{type(drawn).__name__}.{i}": value for i, value in enumerate(drawn)})
+        dtype, place, shape = self._places[name]
+        return self._now[dtype][place].view(shape)
 
     def _tuple_at_tick(self, kind: type[Drawn]) -> Drawn:
-        return kind(*(self._at_tick(f"{kind.__name__}.{i}") for i in range(len(kind._fields))))  # type: ignore[attr-defined]
+        """The same for a named tuple, whose fields were drawn under their names."""
+        return kind(*(self._at_tick(name) for name in kind._fields))  # type: ignore[attr-defined]
 
     def drawn(self) -> dict[str, Tensor]:
         """Where the batches of the newest iteration lay."""
-        return dict(self._drawn)
+        return self._drawn
 
     def state(self) -> State:
         return {"generator": self.generator.get_state(), "updates": self.updates}

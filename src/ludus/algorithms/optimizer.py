@@ -1,6 +1,7 @@
 """Adam over one flat tensor: one clip and one fused call, whatever the number of layers."""
 
 from collections.abc import Iterable
+from math import inf
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +39,8 @@ class FlatAdam:
         self.skipped += bad
         hold = (bad if stop is None else torch.maximum(bad, stop)).float()
         self.steps.add_(1).sub_(hold)
-        shorten = (norm / self.max_grad_norm).clamp_(min=1.0).float()  # the fused call divides the gradient by it
+        # The fused call divides the gradient by this.
+        shorten = None if self.max_grad_norm == inf else (norm / self.max_grad_norm).clamp_(min=1.0).float()
         torch._fused_adam_(
             [self.flat], [self.grad], [self.exp_avg], [self.exp_avg_sq], [], [self.steps],
             lr=learning_rate, beta1=0.9, beta2=0.999, weight_decay=0.0, eps=self.eps,

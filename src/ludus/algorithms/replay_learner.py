@@ -13,6 +13,7 @@ from ludus.algorithms.rrd import RewardConfig, RewardLearner, ircr_reward
 from ludus.buffers.episodes import EpisodeStore, SequenceDraw, TransitionDraw
 from ludus.envs.vec import State
 
+_MEASURE_EVERY = 10  # gradient steps: the agent's losses are means of some
 _BEST_EPISODES = 10  # from which IRCR draws half of each batch
 
 
@@ -34,32 +35,38 @@ class ReplayLearner(Batches):
         self.agent, self.config = agent, config
         self.reward, self.reward_learner = reward, reward_learner
         self._totals = torch.zeros(len(agent.measures), device=store.device)
+        self._measured = torch.zeros((), device=store.device)
         self._reward_rate = torch.full((), reward.learning_rate, device=store.device)
 
     @torch.inference_mode()
     def update(self, on_batch: Callable[[int], None] = lambda i: None) -> dict[str, Tensor]:
         self._totals.zero_()
+        self._measured.zero_()
         self._run(on_batch)
         self._learn_scale()
-        means = (self._totals / self.train_batches).unbind()
+        means = (self._totals / self._measured.clamp(min=1)).unbind()
         metrics = {f"train/{name}": value for name, value in zip(self.agent.measures, means, strict=True)}
         if self.reward_learner is not None:
             metrics["train/r_loss"] = self.reward_losses[: self.train_batches].mean()
         return metrics | {"train/skipped_updates": self._skipped()}
 
     # Drawing ------------------------------------------------------------------------------------
-    def _draw(self) -> None:
-        config, head, batches = self.config, self.agent.policy.head, self.train_batches
-        drawn = self._draw_transitions()
-        reward = drawn.reward
+    def _draw(self) -> dict[str, Tensor]:
+        """Rows: those of observations before, then those after; in each the reward's sub-sequences come first."""
+        batches, drawn = self.train_batches, self._draw_transitions()
+        reward, before, after = drawn.reward, drawn.row, drawn.next_row
+        sequences: dict[str, Tensor] = {}
         if self.reward.method == "ircr":
             known, _ = self.store.returns_and_lengths()
             reward = ircr_reward(self.store.episode_return[drawn.slot], known.min(), known.max())
-        noise = head.noise((batches, 2 * config.batch_size), self.generator)
-        rows = torch.cat([drawn.row, drawn.next_row], 1)
-        self._keep(rows=rows, reward=reward, discount=drawn.discount, noise=noise)
         if self.reward_learner is not None:
-            self._keep_tuple(draw_sequences(self.store, self.reward, batches, self.generator))
+            sequence = draw_sequences(self.store, self.reward, batches, self.generator)
+            sequences = sequence._asdict()
+            row = sequence.row.flatten(1)
+            before, after = torch.cat([row, before], 1), torch.cat([row + 1, after], 1)
+        noise = self.agent.policy.head.noise((batches, 2 * self.config.batch_size), self.generator)
+        rows = torch.cat([before, after], 1)
+        return {"rows": rows, "reward": reward, "discount": drawn.discount, "noise": noise, **sequences}
 
     def _draw_transitions(self) -> TransitionDraw:
         config, store, batches = self.config, self.store, self.train_batches
@@ -72,27 +79,31 @@ class ReplayLearner(Batches):
 
     # One gradient step --------------------------------------------------------------------------
     def _kind_of(self, update: int) -> tuple[bool, ...]:
-        return self.agent.kind_of(update)
+        return self._is_measured(update), *self.agent.kind_of(update)
+
+    def _is_measured(self, update: int) -> bool:
+        return update % _MEASURE_EVERY == 0
 
     def _batch(self, update: int) -> None:
-        store, policy, n = self.store, self.agent.policy, self.config.batch_size
-        rows = self._at_tick("rows")
-        obs, action = store.obs["obs"].index_select(0, rows), store.action.index_select(0, rows[:n])
-        if self.reward_learner is None:
-            reward = self._at_tick("reward")
-        else:
-            reward = self._learn_reward(self.reward_learner, obs, action)
-        batch = Batch(policy.prepare(obs), action, reward, self._at_tick("discount"), self._at_tick("noise"))
-        self._totals += self.agent.learn(batch, update)
+        store, n = self.store, self.config.batch_size
+        rows, reward = self._at_tick("rows"), self._at_tick("reward")
+        half = len(rows) // 2
+        obs, action = store.obs["obs"].index_select(0, rows), store.action.index_select(0, rows[:half])
+        before, after = obs[:half], obs[half:]
+        if self.reward_learner is not None:
+            reward = self._learn_reward(self.reward_learner, before, action, after)
+            obs, action = torch.cat([before[-n:], after[-n:]]), action[-n:]
+        x = self.agent.policy.prepare(obs)
+        batch = Batch(x, action, reward, self._at_tick("discount"), self._at_tick("noise"))
+        measured = self.agent.learn(batch, update, self._is_measured(update))
+        if measured is not None:
+            self._totals += measured
+            self._measured += 1
 
-    def _learn_reward(self, learner: RewardLearner, obs: Tensor, action: Tensor) -> Tensor:
-        """One gradient step of the reward network; returns what it thought of the batch before that."""
+    def _learn_reward(self, learner: RewardLearner, before: Tensor, action: Tensor, after: Tensor) -> Tensor:
+        """One gradient step of the reward network; returns what it thought of the transitions before that."""
         drawn = self._tuple_at_tick(SequenceDraw)
-        n, row, stored = self.config.batch_size, drawn.row.flatten(), self.store.obs["obs"]
-        before = {"obs": torch.cat([stored.index_select(0, row), obs[:n]])}
-        after = {"obs": torch.cat([stored.index_select(0, row + 1), obs[n:]])}
-        actions = torch.cat([self.store.action.index_select(0, row), action])
-        labels, loss = learner.joint(before, actions, after, drawn)
+        labels, loss = learner.joint({"obs": before}, action, {"obs": after}, drawn)
         self.reward_losses.index_copy_(0, self._tick, loss.reshape(1))
         learner.step(self._reward_rate)
         return labels
@@ -163,8 +174,8 @@ class RewardBatches(Batches):
         self.learner.optimizer.skipped.zero_()
         return {"train/r_loss": self.reward_losses[: self.train_batches].mean(), "train/skipped_updates": skipped}
 
-    def _draw(self) -> None:
-        self._keep_tuple(draw_sequences(self.store, self.reward, self.train_batches, self.generator))
+    def _draw(self) -> dict[str, Tensor]:
+        return draw_sequences(self.store, self.reward, self.train_batches, self.generator)._asdict()
 
     def _batch(self, update: int) -> None:
         drawn = self._tuple_at_tick(SequenceDraw)

@@ -215,7 +215,8 @@ class EpisodeStore:
         if (length >= self.longest).any():
             raise EnvError(
                 f"The episode of environment row {first + int(length.argmax())} takes more than {self.longest} "
-                "steps, and there is no room for it. Set a time limit with --env.max-steps, or raise it."
+                "steps, and there is no room for it. Say how long one may be with --replay.longest, or set a time "
+                "limit with --env.max-steps."
             )
 
     def _write(self, name: str, target: Tensor, rows: Tensor, values: Tensor) -> None:
@@ -233,7 +234,7 @@ class EpisodeStore:
         if steps:
             for tensor in self._of_steps.values():
                 tensor[begin : begin + steps].zero_()
-            self.length[slot] = 0
+            self.length[slot].zero_()
             self._length[slot] = 0
         self._begun[lane] = False
 
@@ -256,16 +257,19 @@ class EpisodeStore:
             leaving += 1
         for piece in self._pieces(leaving):
             self.steps -= int(self._length[piece].sum())
-            self.length[piece] = 0
+            self.length[piece].zero_()
             self._length[piece] = 0
         self._first, self.episodes = (self._first + leaving) % self._slots, self.episodes - leaving
 
-    def _enter(self, slot: int, row: int, steps: int, terminated: Any, success: Any, total: float | None) -> None:
-        self.start[slot], self.length[slot] = row, steps
+    def _enter(self, slot: int, row: int, steps: int, terminated: Any, success: Any, total: Any) -> None:
         self._start[slot], self._length[slot] = row, steps
-        rewards = self.reward[row : row + steps]
-        self.episode_return[slot] = rewards.sum(dtype=torch.float64) if total is None else total
-        self.terminated[slot], self.success[slot] = terminated, success
+        if total is None:
+            total = self.reward[row : row + steps].sum(dtype=torch.float64)
+        values = {"start": row, "length": steps, "episode_return": total}
+        for name, value in {**values, "terminated": terminated, "success": success}.items():
+            place = self._table[name][slot]
+            # Assigning a number to an element would wait for a GPU; filling it does not.
+            place.copy_(value) if isinstance(value, Tensor) else place.fill_(value)
         self.steps += steps
         self.episodes += 1
         self.total_episodes_added += 1

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 Activation = Literal["tanh", "relu", "elu"]
 # In place, on what a layer has just made: fresh memory for every activation costs as much as computing it.
-_FORWARD = {"tanh": torch.tanh_, "relu": torch.relu_, "elu": torch.nn.functional.elu_}
+ACTIVATIONS = {"tanh": torch.tanh_, "relu": torch.relu_, "elu": torch.nn.functional.elu_}
 
 
 class Dense(nn.Linear):
@@ -58,7 +58,7 @@ class MLP(nn.Module):
 
     def outputs(self, x: Tensor) -> list[Tensor]:
         """The input and every layer's output: what `backward` needs."""
-        activation, outputs = _FORWARD[self.activation], [x]
+        activation, outputs = ACTIVATIONS[self.activation], [x]
         for layer in self._layers:
             x = activation(layer.forward(x))
             outputs.append(x)
@@ -72,7 +72,7 @@ class MLP(nn.Module):
         Where only the first `trained` rows train the weights, the input's gradient is that of the other rows.
         """
         for i in range(len(self._layers) - 1, -1, -1):
-            gradient = self._through_activation(gradient, outputs[i + 1])
+            gradient = through_activation(self.activation, gradient, outputs[i + 1])
             self._layers[i].write_gradient(outputs[i][:trained], gradient[:trained])
             if i:
                 gradient = self._layers[i].input_gradient(gradient)
@@ -80,11 +80,71 @@ class MLP(nn.Module):
                 return self._layers[0].input_gradient(gradient if trained is None else gradient[trained:])
         return gradient if need_inputs else None  # without any layer the output is the input
 
-    def _through_activation(self, gradient: Tensor, output: Tensor) -> Tensor:
-        """In place: the gradient of an output is needed no longer."""
-        backward = torch.ops.aten
-        if self.activation == "tanh":
-            return backward.tanh_backward.grad_input(gradient, output, grad_input=gradient)
-        if self.activation == "relu":
-            return backward.threshold_backward.grad_input(gradient, output, 0.0, grad_input=gradient)
-        return backward.elu_backward.grad_input(gradient, 1.0, 1.0, 1.0, True, output, grad_input=gradient)
+
+def through_activation(activation: Activation, gradient: Tensor, output: Tensor) -> Tensor:
+    """The gradient of what was activated, in place: that of the output is needed no longer."""
+    backward = torch.ops.aten
+    if activation == "tanh":
+        return backward.tanh_backward.grad_input(gradient, output, grad_input=gradient)
+    if activation == "relu":
+        return backward.threshold_backward.grad_input(gradient, output, 0.0, grad_input=gradient)
+    return backward.elu_backward.grad_input(gradient, 1.0, 1.0, 1.0, True, output, grad_input=gradient)
+
+
+class StackedMLP(nn.Module):
+    """Networks of the same shape side by side, each [in → hidden … → 1]: one call a layer for all of them."""
+
+    def __init__(self, count: int, size: int, hidden: tuple[int, ...], activation: Activation) -> None:
+        super().__init__()
+        self.count, self.inputs, self.activation = count, size, activation
+        layers = [Stacked(count, a, b) for a, b in itertools.pairwise([size, *hidden, 1])]
+        self.layers = nn.ModuleList(layers)
+        self._layers = layers
+
+    def outputs(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
+        """([input, every layer's output], values [count, n]) of inputs [n, size]: what `backward` needs."""
+        activate = ACTIVATIONS[self.activation]
+        x = x.expand(self.count, *x.shape)
+        outputs = [x]
+        for layer in self._layers[:-1]:
+            x = activate(layer.forward(x))
+            outputs.append(x)
+        return outputs, self._layers[-1].forward(x).squeeze(-1)
+
+    def backward(self, outputs: list[Tensor], gradient: Tensor, trained: int) -> Tensor:
+        """Write the gradients due to the first `trained` rows, given that of the values [count, n].
+
+        Returns the gradient of the other rows' inputs, [n − trained, size].
+        """
+        gradient = gradient[..., None]
+        for i in range(len(self._layers) - 1, -1, -1):
+            if i < len(self._layers) - 1:
+                gradient = through_activation(self.activation, gradient, outputs[i + 1])
+            self._layers[i].write_gradient(outputs[i][:, :trained], gradient[:, :trained])
+            gradient = self._layers[i].input_gradient(gradient if i else gradient[:, trained:])
+        return gradient.sum(0)
+
+
+class Stacked(nn.Module):
+    """`count` linear layers in one."""
+
+    def __init__(self, count: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        bound = inputs**-0.5  # as in torch.nn.Linear
+        self.weight = nn.Parameter(torch.empty(count, inputs, outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(count, 1, outputs).uniform_(-bound, bound))
+        object.__setattr__(self, "_parts", (self.weight, self.bias))  # see Dense
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self._parts
+        return torch.baddbmm(bias, x, weight)
+
+    def write_gradient(self, x: Tensor, gradient: Tensor) -> None:
+        weight, bias = self._parts
+        torch.bmm(x.transpose(1, 2), gradient, out=weight.grad)
+        torch.sum(gradient, 1, keepdim=True, out=bias.grad)
+
+    def input_gradient(self, gradient: Tensor) -> Tensor:
+        return torch.bmm(gradient, self._parts[0].transpose(1, 2))
+
+    _parts: tuple[nn.Parameter, nn.Parameter]

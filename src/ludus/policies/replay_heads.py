@@ -127,11 +127,13 @@ def make_replay_head(kind: str, space: ActionSpace, features: int) -> ReplayHead
     """The head of "sac", "td3" or "dqn"."""
     if kind == "dqn":
         if not isinstance(space, gym.spaces.Discrete):
-            raise ConfigError(f"DQN chooses among numbered actions; for {space} take --algo sac, td3 or ppo.")
+            others = "sac, td3 or ppo" if isinstance(space, gym.spaces.Box) else "ppo"
+            raise ConfigError(f"DQN chooses among numbered actions; for {space} take --algo {others}.")
         return GreedyHead(features, int(space.n), int(space.start))
     name = kind.upper()
     if not isinstance(space, gym.spaces.Box):
-        raise ConfigError(f"{name} needs continuous actions; for {space} take --algo dqn or ppo.")
+        others = "dqn or ppo" if isinstance(space, gym.spaces.Discrete) else "ppo"
+        raise ConfigError(f"{name} needs continuous actions; for {space} take --algo {others}.")
     if not space.is_bounded():
         raise ConfigError(f"{name} needs bounds on every action, and {space} has none on some; take --algo ppo.")
     return SquashedHead(features, space) if kind == "sac" else DeterministicHead(features, space)

@@ -4,12 +4,11 @@ import copy
 import itertools
 
 import gymnasium as gym
-import torch
 from torch import Tensor, nn
 
 from ludus.envs.vec import ActionSpace
 from ludus.errors import ConfigError
-from ludus.policies.mlp import MLP, Dense
+from ludus.policies.mlp import StackedMLP
 from ludus.policies.policy import Policy, PolicyConfig
 from ludus.policies.replay_heads import ReplayHead, make_replay_head
 
@@ -42,44 +41,15 @@ class ReplayPolicy(Policy):
         self.encoder.backward(trained, self.head.linear.input_gradient(gradient))
 
 
-class QNetwork(nn.Module):
-    """What an action is worth in a state."""
+class Twin(StackedMLP):
+    """Two Q-networks over states beside actions: the lower of two estimates is not fooled as easily as one."""
 
     def __init__(self, inputs: int, config: PolicyConfig) -> None:
-        super().__init__()
-        self.trunk = MLP(inputs, config.hidden, config.activation)
-        self.last = Dense(self.trunk.features, 1)
-
-    def outputs(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
-        """(layer outputs, values [n]) of states beside actions."""
-        outputs = self.trunk.outputs(x)
-        return outputs, self.last.forward(outputs[-1]).squeeze(-1)
-
-    def backward(self, outputs: list[Tensor], gradient: Tensor, trained: int) -> Tensor:
-        """Write the gradients due to the first `trained` rows; returns that of the other rows' inputs."""
-        gradient = gradient[:, None]
-        self.last.write_gradient(outputs[-1][:trained], gradient[:trained])
-        inputs = self.trunk.backward(outputs, self.last.input_gradient(gradient), True, trained)
-        assert inputs is not None
-        return inputs
-
-
-class Twin(nn.Module):
-    """Two Q-networks: the lower of two estimates is not fooled as easily as one."""
-
-    def __init__(self, inputs: int, config: PolicyConfig) -> None:
-        super().__init__()
-        self.pair = nn.ModuleList(QNetwork(inputs, config) for _ in range(2))
-
-    @property
-    def networks(self) -> tuple[QNetwork, QNetwork]:
-        first, second = self.pair
-        return first, second  # type: ignore[return-value]
+        super().__init__(2, inputs, config.hidden, config.activation)
 
     def lower(self, x: Tensor) -> Tensor:
         """[n] the lower value."""
-        first, second = (network.outputs(x)[1] for network in self.networks)
-        return torch.minimum(first, second)
+        return self.outputs(x)[1].amin(0)
 
 
 def flat_copies(modules: list[nn.Module], flat: Tensor) -> tuple[Tensor, list[nn.Module]]:

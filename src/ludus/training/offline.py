@@ -50,9 +50,9 @@ class OfflineJob(ReplayJob):
                 "which to use with --data.keys."
             )
         discrete = isinstance(policy.head, GreedyHead)
-        if discrete != bool(summary.num_actions) or (
-            not discrete and summary.action_size != policy.head.action_size
-        ):
+        known = policy.head.linear.out_features if discrete else policy.head.action_size
+        given = summary.num_actions or summary.action_size
+        if discrete != bool(summary.num_actions) or (given > known if discrete else given != known):
             told = f"{summary.num_actions} choices" if summary.num_actions else f"{summary.action_size} numbers"
             raise ConfigError(f"The recorded actions ({told}) are not the environment's ({policy.action_space}).")
         return obs_field(policy.obs_space)

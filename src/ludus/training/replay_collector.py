@@ -19,12 +19,12 @@ class _Group:
     """One group of environments, and the lanes of the store their episodes go to."""
 
     def __init__(self, env: VecEnv, first: int, seed: int) -> None:
-        if env.present is not None:
-            raise ConfigError(f"In {env.name} agents come and go, which only PPO can learn from: take --algo ppo.")
         self.env = env
         self.lanes = slice(first, first + env.num_rows)
         self.stats = EpisodeStats(env.num_rows, env.device)
         self.obs = env.reset(seed)
+        if env.present is not None:  # which some say only now
+            raise ConfigError(f"In {env.name} agents come and go, which only PPO can learn from: take --algo ppo.")
         self.action: Tensor | None = None  # in the head's units, while the environments step
 
 

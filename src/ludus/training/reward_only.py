@@ -88,8 +88,9 @@ class RewardJob(StoreJob):
         return self._learn(lambda batch: show(batch / count, batch))
 
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
-        """On the episodes held out; a measure that they do not allow is left out."""
-        return {f"reward/{name}": value for name, value in self._report(self.model).items() if value == value}
+        """On the episodes held out; a measure that they do not allow is left out, maybe all but their number."""
+        known = {f"reward/{name}": value for name, value in self._report(self.model).items() if value == value}
+        return {"reward/episodes": len(self.recorded.held_out), **known}
 
     def lines(self) -> list[str]:
         config = self.config
