@@ -1,0 +1,172 @@
+"""Learning with SAC and from one return per episode, several runs at once.
+
+python benchmarks/returns.py pendulum            on a CPU: minutes a run
+python benchmarks/returns.py mujoco --device cuda --parallel 16     on a GPU: hours of one core each otherwise
+
+Interrupted, the same command goes on where it was. `--table` only reads what there is.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_DELAYED = ["--episodic-reward"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One line of a table: some seeds of one task with one method."""
+
+    task: str
+    method: str
+    preset: str
+    flags: tuple[str, ...]
+    seeds: int = 3
+
+
+def _pendulum(method: str, *flags: str) -> Case:
+    return Case("Pendulum-v1", method, "gym:Pendulum-v1", ("--algo", "sac", *flags))
+
+
+def _inverted(method: str, *flags: str) -> Case:
+    steps = ("--epochs", "1", "--cycles", "10", "--iterations", "10", "--replay.warmup", "1000")
+    return Case("InvertedPendulum-v5", method, "rrd-mujoco:InvertedPendulum-v5", (*steps, *flags))
+
+
+def _runner(task: str, method: str, seeds: int, *flags: str) -> Case:
+    steps = (
+        "--epochs",
+        "10",
+        "--cycles",
+        "10",
+        "--eval.no-each-cycle",
+        "--precision",
+        "tf32",
+        "--env.threads",
+        "1",
+    )
+    return Case(task, method, f"rrd-mujoco:{task}", (*steps, *flags), seeds)
+
+
+_SMALL_RRD = ("--reward.no-normalize-returns", "--reward.hidden", "64", "64", "--reward.learning-rate", "1e-3")
+_DENSE = ("--no-episodic-reward", "--reward.method", "none")
+_LATE = ("--reward.method", "none")
+SUITES = {
+    "pendulum": [
+        _pendulum("SAC, dense reward"),
+        _pendulum("SAC", *_DELAYED),
+        _pendulum("RRD", *_DELAYED, "--reward.method", "rrd", "--rrd-sample-size", "32", *_SMALL_RRD),
+        _pendulum(
+            "RRD unbiased", *_DELAYED, "--reward.method", "rrd-unbiased", "--rrd-sample-size", "32", *_SMALL_RRD
+        ),
+        _pendulum("IRCR", *_DELAYED, "--reward.method", "ircr"),
+        _inverted("SAC, dense reward", *_DENSE),
+        _inverted("SAC", *_LATE),
+        _inverted("RRD"),
+        _inverted("RRD unbiased", "--reward.method", "rrd-unbiased"),
+        _inverted("IRCR", "--reward.method", "ircr"),
+    ],
+    "mujoco": [
+        _runner("half-cheetah", "SAC, dense reward", 3, *_DENSE),
+        _runner("half-cheetah", "RRD", 3),
+        _runner("hopper", "SAC, dense reward", 3, *_DENSE),
+        _runner("walker2d", "SAC, dense reward", 3, *_DENSE),
+        _runner("half-cheetah", "RRD unbiased", 1, "--reward.method", "rrd-unbiased"),
+        _runner("half-cheetah", "IRCR", 1, "--reward.method", "ircr"),
+        _runner("half-cheetah", "SAC", 1, *_LATE),
+        _runner("hopper", "RRD", 1),
+        _runner("walker2d", "RRD", 1),
+    ],
+}
+
+
+def folder_of(root: Path, case: Case, seed: int) -> Path:
+    return root / f"{case.task}-{case.method}-{seed}".replace(" ", "_").replace(",", "")
+
+
+def command_of(case: Case, seed: int, folder: Path, device: str) -> list[str]:
+    program = [sys.executable, "-m", "ludus.cli"]
+    if (folder / "checkpoints").exists():
+        return [*program, "resume", str(folder)]
+    flags = [
+        "--seed",
+        str(seed),
+        "--device",
+        device,
+        "--run-dir",
+        str(folder),
+        "--log.no-report",
+        "--log.no-tensorboard",
+    ]
+    return [*program, "train", case.preset, *case.flags, *flags]
+
+
+def run_all(cases: list[Case], root: Path, device: str, parallel: int, seconds: float) -> None:
+    """Start as many as may run at once; at the end of the time they are asked to stop, and save."""
+    deadline = time.monotonic() + seconds
+    waiting = [(case, seed) for case in cases for seed in range(case.seeds)]
+    waiting = [(case, seed) for case, seed in waiting if not (folder_of(root, case, seed) / "final").exists()]
+    running: list[subprocess.Popen[bytes]] = []
+    root.mkdir(parents=True, exist_ok=True)
+    while (waiting or running) and time.monotonic() < deadline:
+        running = [process for process in running if process.poll() is None]
+        while waiting and len(running) < parallel:
+            case, seed = waiting.pop(0)
+            folder = folder_of(root, case, seed)
+            log = (root / f"{folder.name}.log").open("ab")
+            environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
+            running.append(
+                subprocess.Popen(command_of(case, seed, folder, device), stdout=log, stderr=log, env=environment)
+            )
+        time.sleep(0.5)
+    for process in running:
+        process.terminate()
+    for process in running:
+        process.wait()
+
+
+def evaluations(folder: Path) -> list[tuple[int, float]]:
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return []
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [(row["step"], row["eval/mean_reward"]) for row in rows if "eval/mean_reward" in row]
+
+
+def print_table(cases: list[Case], root: Path) -> None:
+    for case in cases:
+        for seed in range(case.seeds):
+            curve = evaluations(folder_of(root, case, seed))
+            told = " ".join(
+                f"{step / 1000:.0f}k {value:.0f}" for step, value in curve[-1:] + curve[::-1][1:4][::-1]
+            )
+            best = max((value for _, value in curve), default=float("nan"))
+            print(
+                f"{case.task:20} {case.method:18} seed {seed}: last {told or 'nothing yet'}; best {best:.0f}",
+                flush=True,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", choices=SUITES)
+    parser.add_argument("--root", type=Path, default=Path("runs/returns"))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--parallel", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop, and save, after so long")
+    parser.add_argument("--only", default="", help="part of a task's or a method's name")
+    parser.add_argument("--table", action="store_true", help="only print what there is")
+    arguments = parser.parse_args()
+    cases = [c for c in SUITES[arguments.suite] if arguments.only in f"{c.task} {c.method}"]
+    if not arguments.table:
+        run_all(cases, arguments.root, arguments.device, arguments.parallel, arguments.seconds)
+    print_table(cases, arguments.root)
+
+
+if __name__ == "__main__":
+    main()
