@@ -76,7 +76,7 @@ SUITES = {
         _runner("half-cheetah", "RRD", 3),
         _runner("hopper", "SAC, dense reward", 3, *_DENSE),
         _runner("walker2d", "SAC, dense reward", 3, *_DENSE),
-        _runner("half-cheetah", "RRD unbiased", 1, "--reward.method", "rrd-unbiased"),
+        _runner("half-cheetah", "RRD unbiased", 3, "--reward.method", "rrd-unbiased"),
         _runner("half-cheetah", "IRCR", 1, "--reward.method", "ircr"),
         _runner("half-cheetah", "SAC", 1, *_LATE),
         _runner("hopper", "RRD", 1),

@@ -133,3 +133,46 @@ class Match(Task):
 
 def make_match(num_envs: int, length: int = 20, discrete: bool = False, evaluation: bool = False) -> Match:
     return Match(num_envs, length, discrete, evaluation)
+
+
+class Broken(Line):
+    """After a while it gives what is no number: as a reward, or to see, or to see last in an episode."""
+
+    def __init__(self, num_envs: int, what: str, evaluation: bool) -> None:
+        super().__init__(num_envs, 20, False, evaluation)
+        self.what, self.steps = what, 0
+
+    def end_step(self) -> Step:
+        step = super().end_step()
+        self.steps += 1
+        if self.steps > 60:
+            getattr(step, self.what)[3] = float("nan")
+        return step
+
+
+def make_broken(num_envs: int, what: str, evaluation: bool = False) -> Broken:
+    return Broken(num_envs, what, evaluation)
+
+
+class Ragged(Task):
+    """Episodes of 2 or 20 steps, of which the first observation is 1 and the others are 0."""
+
+    def __init__(self, num_envs: int, evaluation: bool) -> None:
+        super().__init__(num_envs, 20, 1, False, evaluation)
+
+    def draw(self) -> Tensor:
+        self.short = torch.rand((self.num_rows, 1), generator=self.random) < 0.5
+        return torch.ones((self.num_rows, 1))
+
+    def observe(self) -> Tensor:
+        return self.at.clone()
+
+    def pay(self, move: Tensor) -> Tensor:
+        fresh = self.left == self.length
+        self.left = torch.where(fresh & self.short[:, 0], 2, self.left)
+        self.at = torch.zeros((self.num_rows, 1))
+        return torch.ones(self.num_rows)
+
+
+def make_ragged(num_envs: int, evaluation: bool = False) -> Ragged:
+    return Ragged(num_envs, evaluation)

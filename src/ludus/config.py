@@ -241,7 +241,7 @@ def _check_combination(config: TrainConfig) -> None:
             "a copy with 'ludus label', and train on that with --data.reward learned_rewards."
         )
     if method != "none" and config.replay.n_step > 1:
-        raise ConfigError("--replay.n-step must be 1 where the reward is learned: it is known only step by step.")
+        raise ConfigError(f"--replay.n-step must be 1 with --reward.method {method}, which pays step by step.")
     if config.replay.bc > 0 and not config.offline:
         raise ConfigError("--replay.bc imitates recorded episodes: give some with --data, or leave it at 0.")
     if config.replay.bc > 0 and algo not in ("sac", "td3"):

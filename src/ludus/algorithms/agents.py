@@ -6,6 +6,7 @@ on both observations of a transition in one. The tests hold every gradient again
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ class Batch(NamedTuple):
     reward: Tensor  # [n]
     discount: Tensor  # [n] of what follows; 0 where the task ended
     noise: Tensor  # [2n, noise of the head]
+    await_reward: Callable[[], None] = lambda: None  # before it is read: it may be on its way, on another stream
 
 
 class Agent(ABC):
@@ -142,6 +144,7 @@ class SAC(Agent):
         sample = self.head.sample_with_log_prob(params, batch.noise)
         alpha = self.log_alpha.exp()
         follows = self.target_critics.lower(torch.cat([x[n:], sample.action[n:]], 1))
+        batch.await_reward()
         target = torch.addcmul(batch.reward, batch.discount, follows - alpha * sample.log_prob[n:])
         now = type(sample)(*(part[:n] for part in sample))
         way_up, q, errors = _critic_gradients(self.critics, x[:n], batch.action, now.action, target)
@@ -212,6 +215,7 @@ class TD3(Agent):
         noise = (batch.noise[n:] * self.td3.target_noise).clamp_(-limit, limit)
         next_action = (self.target_policy.outputs(x[n:])[1].tanh() + noise).clamp_(-1.0, 1.0)
         follows = self.target_critics.lower(torch.cat([x[n:], next_action], 1))
+        batch.await_reward()
         target = torch.addcmul(batch.reward, batch.discount, follows)
         outputs, params = self.policy.outputs(x[:n])
         action = params.tanh()
@@ -268,6 +272,7 @@ class DQN(Agent):
         outputs, values = self.policy.outputs(x)
         best = values[n:].argmax(1, keepdim=True)
         follows = self.target_policy.outputs(x[n:])[1].gather(1, best).squeeze(1)
+        batch.await_reward()
         target = torch.addcmul(batch.reward, batch.discount, follows)
         chosen = batch.action.long()
         q = values[:n].gather(1, chosen).squeeze(1)

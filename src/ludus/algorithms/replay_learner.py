@@ -17,6 +17,10 @@ _MEASURE_EVERY = 10  # gradient steps: the agent's losses are means of some
 _BEST_EPISODES = 10  # from which IRCR draws half of each batch
 
 
+def _nothing() -> None:
+    """There is nothing to wait for."""
+
+
 class ReplayLearner(Batches):
     """Trains an agent on what a store holds under "obs"."""
 
@@ -37,6 +41,8 @@ class ReplayLearner(Batches):
         self._totals = torch.zeros(len(agent.measures), device=store.device)
         self._measured = torch.zeros((), device=store.device)
         self._reward_rate = torch.full((), reward.learning_rate, device=store.device)
+        beside = store.device.type == "cuda" and reward_learner is not None
+        self._side = torch.cuda.Stream(store.device) if beside else None
 
     @torch.inference_mode()
     def update(self, on_batch: Callable[[int], None] = lambda i: None) -> dict[str, Tensor]:
@@ -82,7 +88,7 @@ class ReplayLearner(Batches):
         return self._is_measured(update), *self.agent.kind_of(update)
 
     def _is_measured(self, update: int) -> bool:
-        return update % _MEASURE_EVERY == 0
+        return update % min(_MEASURE_EVERY, self.config.train_batches) == 0  # at least one in each iteration
 
     def _batch(self, update: int) -> None:
         store, n = self.store, self.config.batch_size
@@ -90,20 +96,45 @@ class ReplayLearner(Batches):
         half = len(rows) // 2
         obs, action = store.obs["obs"].index_select(0, rows), store.action.index_select(0, rows[:half])
         before, after = obs[:half], obs[half:]
+        await_reward: Callable[[], None] = _nothing
         if self.reward_learner is not None:
-            reward = self._learn_reward(self.reward_learner, before, action, after)
+            reward, await_reward = self._learn_reward(self.reward_learner, before, action, after)
             obs, action = torch.cat([before[-n:], after[-n:]]), action[-n:]
-        x = self.agent.policy.prepare(obs)
-        batch = Batch(x, action, reward, self._at_tick("discount"), self._at_tick("noise"))
+        x, discount, noise = self.agent.policy.prepare(obs), self._at_tick("discount"), self._at_tick("noise")
+        batch = Batch(x, action, reward, discount, noise, await_reward)
         measured = self.agent.learn(batch, update, self._is_measured(update))
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
         if measured is not None:
             self._totals += measured
             self._measured += 1
 
-    def _learn_reward(self, learner: RewardLearner, before: Tensor, action: Tensor, after: Tensor) -> Tensor:
-        """One gradient step of the reward network; returns what it thought of the transitions before that."""
+    def _learn_reward(
+        self, learner: RewardLearner, before: Tensor, action: Tensor, after: Tensor
+    ) -> tuple[Tensor, Callable[[], None]]:
+        """One gradient step of the reward network; returns what it thought of the transitions before that.
+
+        On a GPU it runs beside the agent's step, on a stream of its own: the second result waits for the rewards.
+        """
         drawn = self._tuple_at_tick(SequenceDraw)
-        labels, loss = learner.joint({"obs": before}, action, {"obs": after}, drawn)
+        if self._side is None:
+            return self._reward_step(learner, before, action, after, drawn, _nothing), _nothing
+        labelled = torch.cuda.Event()
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            labels = self._reward_step(learner, before, action, after, drawn, labelled.record)
+        return labels, lambda: torch.cuda.current_stream().wait_event(labelled)
+
+    def _reward_step(
+        self,
+        learner: RewardLearner,
+        before: Tensor,
+        action: Tensor,
+        after: Tensor,
+        drawn: SequenceDraw,
+        on_labels: Callable[[], None],
+    ) -> Tensor:
+        labels, loss = learner.joint({"obs": before}, action, {"obs": after}, drawn, on_labels)
         self.reward_losses.index_copy_(0, self._tick, loss.reshape(1))
         learner.step(self._reward_rate)
         return labels
@@ -114,7 +145,9 @@ class ReplayLearner(Batches):
         normalizer = self.agent.policy.normalizer
         if normalizer is None and self.reward_learner is None:
             return
-        obs = self.store.obs["obs"].index_select(0, self._drawn["rows"][0, : self.config.batch_size])
+        rows = self._drawn["rows"][0]
+        half = len(rows) // 2  # the transitions are what comes last before it; sub-sequences may repeat steps
+        obs = self.store.obs["obs"].index_select(0, rows[half - self.config.batch_size : half])
         if normalizer is not None:
             normalizer.update([obs])
         if self.reward_learner is not None:

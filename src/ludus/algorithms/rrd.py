@@ -13,6 +13,7 @@ Whoever fits again rescales the agent by the ratio `RewardLearner.fit` returns, 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -226,27 +227,46 @@ class RewardLearner:
         return self.terms[0]
 
     @torch.no_grad()
-    def write_gradient(self, obs: Obs, action: Tensor, next_obs: Obs, draw: "SequenceDraw") -> Tensor:
-        """Write the gradient of m × k drawn steps without stepping; returns r̂ [n − m·k] of the rows after them."""
+    def write_gradient(
+        self,
+        obs: Obs,
+        action: Tensor,
+        next_obs: Obs,
+        draw: "SequenceDraw",
+        on_labels: Callable[[], None] = lambda: None,
+    ) -> Tensor:
+        """Write the gradient of m × k drawn steps without stepping; returns r̂ [n − m·k] of the rows after them.
+
+        `on_labels` is called when these are there, before the gradient is.
+        """
         if self.model.learned and self.config.augment:
             obs, next_obs = self._augment(obs, next_obs, draw)
         done = self.model.forward_pass(obs, action, next_obs)
+        on_labels()
         n = draw.weight.numel()
         self.model.backward(done, self._losses(done.heads[:n], draw))
         return done.heads[n:, 0]
 
     @torch.no_grad()
-    def joint(self, obs: Obs, action: Tensor, next_obs: Obs, draw: "SequenceDraw") -> tuple[Tensor, Tensor]:
+    def joint(
+        self,
+        obs: Obs,
+        action: Tensor,
+        next_obs: Obs,
+        draw: "SequenceDraw",
+        on_labels: Callable[[], None] = lambda: None,
+    ) -> tuple[Tensor, Tensor]:
         """Labels and learning in one pass: (r̂ of the transitions, the return's loss). Call `step` after it.
 
         The first m·k rows are the drawn steps, of which the gradient is written; the others are transitions of
         the agent's batch, labelled by the weights before the step.
         """
         if not self.model.learned:
-            return self.write_gradient(obs, action, next_obs, draw), self.terms[0]
+            return self.write_gradient(obs, action, next_obs, draw, on_labels), self.terms[0]
         # A learned encoder tapes only what has a gradient, and labels see the images as they are.
         n = draw.weight.numel()
         labels = self.label(_part(obs, n, None), action[n:], _part(next_obs, n, None))
+        on_labels()
         self.write_gradient(_part(obs, 0, n), action[:n], _part(next_obs, 0, n), draw)
         return labels, self.terms[0]
 

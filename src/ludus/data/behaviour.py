@@ -10,8 +10,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ludus.envs.kuka.task import PAD_HALF
-
 Act = Callable[[Tensor], Tensor]  # [rows, 34] observations → [rows, 4] actions
 
 NONE, CUBE, PAD, EMPTY, DROP, PAUSE = range(6)
@@ -37,12 +35,12 @@ class Behaviour:
         """New episodes in `rows` (indices), which are to succeed or not ([n] bool)."""
         n = rows.numel()
         kind = self._integers(CUBE, PAUSE + 1, n)
-        untroubled = succeed & (self._uniform(0, 1, n) < 0.5)
+        untroubled = succeed & (self._uniform(0, 1, n) < 0.7)
         self.kind[rows] = torch.where(untroubled, NONE, kind)
         # In steps after the beginning, or, of the hand that lets go, after the grasp.
         start = torch.where(kind == PAUSE, self._integers(4, 36, n), self._integers(2, 15, n))
         start = torch.where(kind <= EMPTY, 0, start)
-        lasting = torch.where(kind <= EMPTY, self._integers(15, 45, n), self._integers(6, 20, n))
+        lasting = torch.where(kind <= EMPTY, self._integers(10, 25, n), self._integers(4, 12, n))
         self._start[rows], self._stop[rows] = start, torch.where(succeed, start + lasting, NEVER)
         self._offset[rows] = self._beside(kind)
         self._detour_at[rows] = torch.where(self._uniform(0, 1, n) < 0.5, self._integers(0, 30, n), NEVER)
@@ -91,7 +89,7 @@ class Behaviour:
         """[n, 3] level offsets: beside the cube for a hand, beside the pad's middle for a cube."""
         n = kind.numel()
         angle = self._uniform(0, 2 * torch.pi, n)
-        distance = torch.where(kind == PAD, self._uniform(PAD_HALF, 0.14, n), self._uniform(0.035, 0.08, n))
+        distance = torch.where(kind == PAD, self._uniform(0.10, 0.20, n), self._uniform(0.035, 0.08, n))
         return torch.stack([distance * angle.cos(), distance * angle.sin(), torch.zeros(n)], dim=1)
 
     def _integers(self, low: int, high: int, n: int) -> Tensor:

@@ -26,6 +26,7 @@ CAMERAS = {"agentview_rgb": "agentview", "eye_in_hand_rgb": "eye_in_hand"}
 SCRIPTED = "scripted"
 CONTROL_SECONDS = SUBSTEPS * 0.005  # of one step
 _ROWS = 32
+_PATIENCE = (8, 20)  # steps without any progress after which a failure is given up, as people do
 _MOST_TRIES = 20  # episodes played for each one wanted
 _SMALLEST, _LARGEST = 16, 512  # images
 
@@ -218,8 +219,12 @@ def _episodes(
         ended = done.nonzero().squeeze(1)
         for row in ended.tolist():
             if not bool(step.metrics["diverged"][row]):
-                success = bool(step.metrics["success"][row])
-                yield _take(tape[int(begun[row]) - offset :], row, success, bool(step.terminated[row]))
+                success, terminated = bool(step.metrics["success"][row]), bool(step.terminated[row])
+                moments = tape[int(begun[row]) - offset :]
+                if not (success or terminated):
+                    patience = int(torch.randint(*_PATIENCE, (), generator=chance))
+                    moments = moments[: _given_up([float(m["progress"][row]) for m in moments], patience)]
+                yield _take(moments, row, success, terminated)
         if ended.numel():
             forget(done)
             begin(ended)
@@ -227,6 +232,20 @@ def _episodes(
             unneeded = int(begun.min()) - offset
             del tape[:unneeded]
             offset += unneeded
+
+
+def _given_up(progress: list[float], patience: int) -> int:
+    """Steps until an episode has not come any further for so long.
+
+    A failure that waits for its time limit would be mostly waiting: that alone would tell it from a success.
+    """
+    best, since = -1.0, 0
+    for t, value in enumerate(progress):
+        if value > best + 0.01:
+            best, since = value, t
+        if t - since >= patience:
+            return t + 1
+    return len(progress)
 
 
 def _physics(look: dict[str, Tensor]) -> Tensor:

@@ -60,6 +60,7 @@ class OffPolicyJob(ReplayJob):
         self.plan = plan
         self.collector = ReplayCollector(envs, policy, self.store, config.seed)
         self.collector.timing = self.timing
+        self._collected = 0
 
     @staticmethod
     def _check(config: TrainConfig, total: int, longest: int) -> tuple[str, ...]:
@@ -74,6 +75,7 @@ class OffPolicyJob(ReplayJob):
         self.learner.agent.set_progress(progress)
         done, warmup, steps = number * self.plan.steps_per_iteration, self.config.replay.warmup, self._steps
         self.collector.collect(steps, done < warmup, lambda t: show((t + 1) / steps, 0))
+        self._collected = done + self.plan.steps_per_iteration
         if done + self.plan.steps_per_iteration < max(warmup, 1) or not self._ready():
             return {}
         metrics = self._learn(lambda batch: show(1.0, batch))
@@ -85,7 +87,10 @@ class OffPolicyJob(ReplayJob):
         return self.config.reward.method == "none" or self.store.episodes > 0
 
     def cycle_metrics(self) -> dict[str, float]:
-        return {**self.collector.episode_metrics(), **super().cycle_metrics()}
+        metrics = {**self.collector.episode_metrics(), **super().cycle_metrics()}
+        if self.tabulated:
+            metrics["Timesteps"] = self._collected  # the store lets the oldest go
+        return metrics
 
     def lines(self) -> list[str]:
         config, replay = self.config, self.config.replay

@@ -49,11 +49,13 @@ class OfflineJob(ReplayJob):
                 f"The environment's observation has {wanted} numbers, the recorded one {numbers} ({told}). Say "
                 "which to use with --data.keys."
             )
-        discrete = isinstance(policy.head, GreedyHead)
-        known = policy.head.linear.out_features if discrete else policy.head.action_size
-        given = summary.num_actions or summary.action_size
-        if discrete != bool(summary.num_actions) or (given > known if discrete else given != known):
-            told = f"{summary.num_actions} choices" if summary.num_actions else f"{summary.action_size} numbers"
+        head, choices = policy.head, summary.num_actions
+        if isinstance(head, GreedyHead):
+            fits = 0 < choices <= head.start + head.linear.out_features
+        else:
+            fits = not choices and summary.action_size == head.action_size
+        if not fits:
+            told = f"{choices} choices" if choices else f"{summary.action_size} numbers"
             raise ConfigError(f"The recorded actions ({told}) are not the environment's ({policy.action_space}).")
         return obs_field(policy.obs_space)
 

@@ -71,13 +71,14 @@ class ReplayCollector:
             on_step(t)
 
     def _record(self, group: _Group, step: Step) -> None:
-        _refuse_non_finite(step, group.env.name)
+        _refuse_non_finite({"reward": step.reward, "observation": step.obs}, group.env.name)
         group.stats.update(step)
         done = step.done
         ended = done.nonzero().squeeze(1).cpu()
         after = step.obs
         if len(ended):
             after = torch.where(done.view(-1, *[1] * (after.ndim - 1)), step.final_obs, after)
+            _refuse_non_finite({"last observation": after}, group.env.name)
         assert group.action is not None
         hidden = group.env.hidden_reward
         self.store.append(group.action, step.reward, {"obs": after}, hidden, group.lanes)
@@ -176,9 +177,9 @@ class _LaggingCopy:
         return self.policy
 
 
-def _refuse_non_finite(step: Step, name: str) -> None:
+def _refuse_non_finite(given: dict[str, Tensor], name: str) -> None:
     """One NaN in the replay would be drawn again and again."""
-    for what, values in (("reward", step.reward), ("observation", step.obs)):
+    for what, values in given.items():
         if values.dtype.is_floating_point and not math.isfinite(float(values.sum())):
             bad = torch.isfinite(values).logical_not().nonzero()
             if len(bad):
