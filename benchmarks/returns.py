@@ -35,7 +35,9 @@ def _pendulum(method: str, *flags: str) -> Case:
 
 def _inverted(method: str, *flags: str) -> Case:
     steps = ("--epochs", "1", "--cycles", "10", "--iterations", "10", "--replay.warmup", "1000")
-    return Case("InvertedPendulum-v5", method, "rrd-mujoco:InvertedPendulum-v5", (*steps, *flags))
+    small = ("--policy.hidden", "64", "64", "--reward.hidden", "64", "64", "--replay.learning-rate", "1e-3")
+    flags = (*steps, *small, "--reward.learning-rate", "1e-3", *flags)
+    return Case("InvertedPendulum-v5", method, "rrd-mujoco:InvertedPendulum-v5", flags)
 
 
 def _runner(task: str, method: str, seeds: int, *flags: str) -> Case:

@@ -184,7 +184,9 @@ def test_the_replay_that_is_saved_holds_open_episodes_and_has_let_old_ones_go(
     store = state["state"]["job"]["store"]
     assert 0 < store["episodes"] < store["total_episodes_added"]
     rows = metric_rows(straight("rrd"))
-    assert [row["Timesteps"] for row in rows] == [row["step"] for row in rows]  # also of what has left
+    assert [row["Timesteps"] for row in rows if "Timesteps" in row] == [
+        row["step"] for row in rows if "Timesteps" in row
+    ]  # also of what has left
     kept = load_file(newest_intact(straight("rrd") / "checkpoints", pytest.fail) / "training.safetensors")
     assert int(kept["/state/job/store/open_length"].sum()) > 0
     assert len(np.frombuffer(losses(straight("rrd")), "<f4")) > 0
@@ -243,16 +245,13 @@ class SignalAt(ludus.Callback):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-TWO_ROWS = pytest.mark.xfail(strict=True, reason="a cycle's own evaluation is made up for in a row of its own")
-
-
 @pytest.mark.parametrize(
     ("name", "iteration"),
     [
         ("sac", 3 * ITERATIONS),
-        pytest.param("rrd", ITERATIONS, marks=TWO_ROWS),
-        pytest.param("rrd", 3 * ITERATIONS, marks=TWO_ROWS),
-        pytest.param("rrd", 6 * ITERATIONS, marks=TWO_ROWS),
+        ("rrd", ITERATIONS),
+        ("rrd", 3 * ITERATIONS),
+        ("rrd", 6 * ITERATIONS),
     ],
 )
 def test_an_evaluation_cut_short_by_an_interrupt_is_made_up_for(

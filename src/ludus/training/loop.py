@@ -84,7 +84,6 @@ class Trainer:
         self._make_sinks = make_sinks
         self._batch_log = BatchLog(run_dir / "R_loss.f32")
         self._row_at = (time.perf_counter(), 0)  # when and at which step the last row was written
-        self._test_seconds = 0.0
         self._recent_losses: list[float] = []
 
     @property
@@ -159,35 +158,32 @@ class Trainer:
     def _end_cycle(self, train: dict[str, Tensor]) -> bool:
         self._log_batches()
         row = self._row(train)
-        tested = self._test() if self.config.eval.each_cycle else {}
-        row |= tested
-        if tested and self.job.tabulated:
-            row["TimeCost(sec)/test"] = self._test_seconds
         self._write(row)
-        self.console.row(self.step, row)
-        going = self._notify("on_cycle", row)
+        tested = self._test() if self.config.eval.each_cycle else {}
+        shown = row | tested
+        self.console.row(self.step, shown)
+        going = self._notify("on_cycle", shown)
         return self._conclude(tested, always_save=False) and going
 
     def _end_epoch(self) -> bool:
         if self.config.eval.each_cycle and not self.counters.evaluation_owed:
             self._save_if_new()
             return True
-        metrics = self._test()
-        if metrics:
-            self._write(metrics)
-        return self._conclude(metrics, always_save=True)
+        return self._conclude(self._test(), always_save=True)
 
     def _test(self) -> dict[str, float]:
-        """Evaluate; empty when interrupted, and then owed."""
+        """Evaluate, and write that in a row of its own; empty when interrupted, and then owed."""
         self.console.progress(self.step, "evaluating")
         started = time.perf_counter()
         metrics = self.job.evaluate(self._interrupted)
-        self._test_seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - started
         row_at, row_step = self._row_at
-        self._row_at = row_at + self._test_seconds, row_step  # speed is that of training alone
+        self._row_at = row_at + seconds, row_step  # speed is that of training alone
         self.counters.evaluation_owed = not metrics
         if metrics:
             self.console.evaluation(self.step, metrics)
+            metrics |= {"TimeCost(sec)/test": seconds} if self.job.tabulated else {}
+            self._write(metrics)
         return metrics
 
     def _conclude(self, metrics: dict[str, float], always_save: bool) -> bool:

@@ -1,5 +1,7 @@
 """SAC, TD3 or DQN on recorded episodes alone: environments are only there to evaluate in."""
 
+import dataclasses
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -8,6 +10,7 @@ from ludus.config import TrainConfig, make_plan
 from ludus.data.episode import Episode
 from ludus.data.reading import DataSummary
 from ludus.envs import make_eval_env
+from ludus.envs.vec import State
 from ludus.errors import ConfigError
 from ludus.policies.replay_heads import GreedyHead
 from ludus.policies.replay_policy import ReplayPolicy
@@ -26,7 +29,7 @@ class OfflineJob(ReplayJob):
         env.close()
         self._policy_of_data = policy
         self.recorded = load_recorded(
-            config.data,
+            dataclasses.replace(config.data, held_out=0.0),  # environments measure, so all is learned from
             config.seed,
             device,
             fields=lambda summary: {"obs": self._field(summary)},
@@ -68,6 +71,13 @@ class OfflineJob(ReplayJob):
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
         batches = self.plan.batches_per_iteration
         return self._learn(lambda batch: show(batch / batches, batch))
+
+    def state(self, whole: bool) -> State:
+        return {**super().state(whole), "data": self.recorded.fingerprint()}
+
+    def load_state(self, state: State, iteration: int) -> bool:
+        self.recorded.check_same(state["data"])
+        return super().load_state(state, iteration)
 
     def lines(self) -> list[str]:
         bc = self.config.replay.bc

@@ -12,7 +12,7 @@ from ludus.data.config import DataConfig
 from ludus.data.episode import Episode
 from ludus.data.reading import DataSummary, EpisodeInfo, read_episodes, scan
 from ludus.envs.vec import derive_seed
-from ludus.errors import ConfigError
+from ludus.errors import CheckpointError, ConfigError
 from ludus.training.memory import refuse_what_cannot_fit
 
 Obs = dict[str, Tensor]
@@ -33,14 +33,24 @@ class Recorded:
         returns: list[float] = self.store.returns_and_lengths()[0].tolist()
         return returns
 
+    def fingerprint(self) -> list[float]:
+        """What a checkpoint remembers of the data, which is not in it."""
+        return [self.store.episodes, self.store.steps, *self.returns]
+
+    def check_same(self, fingerprint: list[float]) -> None:
+        if fingerprint != self.fingerprint():
+            raise CheckpointError(
+                f"The recorded episodes are not those this run began with ({int(fingerprint[0])} episodes of "
+                f"{int(fingerprint[1]):,} steps then; {self.store.episodes} of {self.store.steps:,} now, or other "
+                "returns): put them back, or begin a new run."
+            )
+
     def line(self) -> str:
         good = sum(episode.success is True for episode in self.summary.episodes)
         bad = sum(episode.success is False for episode in self.summary.episodes)
         told = f" ({good} successes, {bad} failures)" if good or bad else ""
-        return (
-            f"{len(self.summary.episodes)} episodes{told}, {self.summary.total_steps:,} steps; "
-            f"{len(self.held_out)} held out to measure by"
-        )
+        held = f"; {len(self.held_out)} held out to measure by" if self.held_out else ""
+        return f"{len(self.summary.episodes)} episodes{told}, {self.summary.total_steps:,} steps{held}"
 
 
 def choose_held_out(episodes: list[EpisodeInfo], share: float, seed: int) -> set[int]:

@@ -12,7 +12,7 @@ from ludus.buffers.episodes import EpisodeStore, Fields
 from ludus.config import TrainConfig, make_plan
 from ludus.data.episode import Episode
 from ludus.data.reading import DataSummary
-from ludus.envs.vec import derive_seed
+from ludus.envs.vec import State, derive_seed
 from ludus.policies.reward import RewardModel
 from ludus.training.job import Show
 from ludus.training.memory import size
@@ -90,7 +90,14 @@ class RewardJob(StoreJob):
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
         """On the episodes held out; a measure that they do not allow is left out, maybe all but their number."""
         known = {f"reward/{name}": value for name, value in self._report(self.model).items() if value == value}
-        return {"reward/episodes": len(self.recorded.held_out), **known}
+        return {"Timesteps": self.store.steps, "reward/episodes": len(self.recorded.held_out), **known}
+
+    def state(self, whole: bool) -> State:
+        return {**super().state(whole), "data": self.recorded.fingerprint()}
+
+    def load_state(self, state: State, iteration: int) -> bool:
+        self.recorded.check_same(state["data"])
+        return super().load_state(state, iteration)
 
     def lines(self) -> list[str]:
         config = self.config
