@@ -34,9 +34,8 @@ def _pendulum(method: str, *flags: str) -> Case:
 
 
 def _inverted(method: str, *flags: str) -> Case:
-    steps = ("--epochs", "1", "--cycles", "10", "--iterations", "10", "--replay.warmup", "1000")
-    small = ("--policy.hidden", "64", "64", "--reward.hidden", "64", "64", "--replay.learning-rate", "1e-3")
-    flags = (*steps, *small, "--reward.learning-rate", "1e-3", *flags)
+    steps = ("--epochs", "1", "--cycles", "10", "--iterations", "30", "--replay.warmup", "1000")
+    flags = (*steps, "--policy.hidden", "64", "64", "--reward.hidden", "64", "64", *flags)
     return Case("InvertedPendulum-v5", method, "rrd-mujoco:InvertedPendulum-v5", flags)
 
 

@@ -17,10 +17,16 @@ class FlatAdam:
     the host: weights and moments stay as they were, and the step is counted in `skipped`.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], max_grad_norm: float, eps: float = 1e-5) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        max_grad_norm: float,
+        eps: float = 1e-5,
+        weight_decay: float = 0.0,
+    ) -> None:
         self.parameters = list(parameters)
-        self.max_grad_norm = max_grad_norm
-        self.eps = eps
+        self.max_grad_norm, self.eps = max_grad_norm, eps
+        self.weight_decay = weight_decay  # apart from the gradient (Loshchilov & Hutter 2019)
         self.flat = torch.cat([p.detach().reshape(-1) for p in self.parameters])
         self.grad = torch.zeros_like(self.flat)
         offset = 0
@@ -41,9 +47,10 @@ class FlatAdam:
         self.steps.add_(1).sub_(hold)
         # The fused call divides the gradient by this.
         shorten = None if self.max_grad_norm == inf else (norm / self.max_grad_norm).clamp_(min=1.0).float()
-        torch._fused_adam_(
+        apply = torch._fused_adamw_ if self.weight_decay else torch._fused_adam_
+        apply(
             [self.flat], [self.grad], [self.exp_avg], [self.exp_avg_sq], [], [self.steps],
-            lr=learning_rate, beta1=0.9, beta2=0.999, weight_decay=0.0, eps=self.eps,
+            lr=learning_rate, beta1=0.9, beta2=0.999, weight_decay=self.weight_decay, eps=self.eps,
             amsgrad=False, maximize=False, grad_scale=shorten, found_inf=hold,
         )  # fmt: skip
         return norm

@@ -48,6 +48,9 @@ class RewardConfig:
     """Steps drawn from each episode (K)."""
     learning_rate: float = 3e-4
     """Step size of Adam for the reward network."""
+    weight_decay: float = 0.0
+    """A step makes the reward network's weights smaller by learning_rate × this; against learning few episodes by
+    heart."""
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the reward network's hidden layers."""
     normalize_returns: bool = True
@@ -106,7 +109,7 @@ def check_reward_config(config: RewardConfig, longest: int | None) -> list[str]:
 
 def _check_numbers(config: RewardConfig) -> None:
     positive = ("rrd_batch_size", "rrd_sample_size", "image_features")
-    for name in (*positive, "augment", "progress", "success"):
+    for name in (*positive, "augment", "progress", "success", "weight_decay"):
         value, smallest = getattr(config, name), int(name in positive)
         if not (value >= smallest and math.isfinite(value)):
             raise ConfigError(f"--reward.{name.replace('_', '-')} is {value}; it must be at least {smallest}.")
@@ -200,7 +203,9 @@ class RewardLearner:
 
     def __init__(self, model: RewardModel, config: RewardConfig, seed: int) -> None:
         self.model, self.config = model, config
-        self.optimizer = FlatAdam(model.parameters(), max_grad_norm=math.inf, eps=1e-8)
+        self.optimizer = FlatAdam(
+            model.parameters(), max_grad_norm=math.inf, eps=1e-8, weight_decay=config.weight_decay
+        )
         self.terms = torch.zeros(len(TERMS), device=model.device)
         self.generator = torch.Generator(model.device).manual_seed(seed)
 

@@ -26,7 +26,6 @@ CAMERAS = {"agentview_rgb": "agentview", "eye_in_hand_rgb": "eye_in_hand"}
 SCRIPTED = "scripted"
 CONTROL_SECONDS = SUBSTEPS * 0.005  # of one step
 _ROWS = 32
-_PATIENCE = (8, 20)  # steps without any progress after which a failure is given up, as people do
 _MOST_TRIES = 20  # episodes played for each one wanted
 _SMALLEST, _LARGEST = 16, 512  # images
 
@@ -122,7 +121,11 @@ def _policy(source: str) -> tuple[Act, Callable[[Tensor], None], KukaConfig]:
 
 # Playing ------------------------------------------------------------------------------------------
 class _WatchedKuka(KukaPickPlace):
-    """The task from evaluation's starts, with a look at every row before those that ended begin anew."""
+    """The task from evaluation's starts, with a look at every row before those that ended begin anew.
+
+    It goes on after a success, to its time limit: if only failures were long, their length would tell them apart,
+    and a reward of R / T would be paid for haste.
+    """
 
     def __init__(self, config: KukaConfig, rows: int) -> None:
         super().__init__(config, rows, threads=torch.get_num_threads(), evaluation=True)
@@ -135,7 +138,7 @@ class _WatchedKuka(KukaPickPlace):
     def score(self) -> Score:
         score = super().score()
         self.seen = self.look()
-        return score
+        return score._replace(terminated=score.metrics["fallen"] > 0)
 
     def look(self) -> dict[str, Tensor]:
         """Of every row, now."""
@@ -220,11 +223,7 @@ def _episodes(
         for row in ended.tolist():
             if not bool(step.metrics["diverged"][row]):
                 success, terminated = bool(step.metrics["success"][row]), bool(step.terminated[row])
-                moments = tape[int(begun[row]) - offset :]
-                if not (success or terminated):
-                    patience = int(torch.randint(*_PATIENCE, (), generator=chance))
-                    moments = moments[: _given_up([float(m["progress"][row]) for m in moments], patience)]
-                yield _take(moments, row, success, terminated)
+                yield _take(tape[int(begun[row]) - offset :], row, success, terminated)
         if ended.numel():
             forget(done)
             begin(ended)
@@ -232,20 +231,6 @@ def _episodes(
             unneeded = int(begun.min()) - offset
             del tape[:unneeded]
             offset += unneeded
-
-
-def _given_up(progress: list[float], patience: int) -> int:
-    """Steps until an episode has not come any further for so long.
-
-    A failure that waits for its time limit would be mostly waiting: that alone would tell it from a success.
-    """
-    best, since = -1.0, 0
-    for t, value in enumerate(progress):
-        if value > best + 0.01:
-            best, since = value, t
-        if t - since >= patience:
-            return t + 1
-    return len(progress)
 
 
 def _physics(look: dict[str, Tensor]) -> Tensor:

@@ -27,7 +27,9 @@ def quality(metrics: Mapping[str, float]) -> tuple[float, float]:
     but a learned reward on held-out episodes, they are its AUC and its R² (or its correlation).
     """
     if not any(name.startswith(("eval/", "eval_stochastic/")) for name in metrics):
-        return _first_known(metrics, "reward/AUC"), _first_known(metrics, "reward/R2", "reward/correlation")
+        # To two digits: of two that tell nearly all episodes apart, the better is the one that fits their returns.
+        told_apart = round(_first_known(metrics, "reward/AUC"), 2)
+        return told_apart, _first_known(metrics, "reward/R2", "reward/correlation")
 
     def mean(name: str) -> float:
         values = [metrics[p + name] for p in ("eval/", "eval_stochastic/") if p + name in metrics]

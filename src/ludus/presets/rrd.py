@@ -30,7 +30,7 @@ _MUJOCO = TrainConfig(
 _LIBERO = TrainConfig(
     algo="reward",
     replay=ReplayConfig(train_batches=50, batch_size=32),
-    reward=RewardConfig(method="rrd", rrd_batch_size=32, rrd_sample_size=32, hidden=(256, 256)),
+    reward=RewardConfig(method="rrd", rrd_batch_size=32, rrd_sample_size=32, weight_decay=3.0),
     data=DataConfig(),
     loop=LoopConfig(epochs=10, cycles=100, iterations=100),
     eval=EvalConfig(each_cycle=True),
