@@ -38,6 +38,7 @@ from ludus.training.interrupt import Interrupt
 from ludus.training.job import Job
 
 PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
+_LEVELS = ("epoch", "cycle", "iteration", "batch")
 _SUMMARY_BATCHES = 100  # whose mean loss is one point of a curve
 MAX_ROLLBACKS = 3  # after so many returns to a checkpoint the run is given up
 
@@ -123,6 +124,8 @@ class Trainer:
                     going = self._iteration()
                 if interrupt.requested or not going:
                     self._save_if_new()
+                if self.complete:
+                    self._show_levels()
             except (Exception, KeyboardInterrupt) as error:
                 self._save_emergency(error)
                 raise
@@ -252,15 +255,20 @@ class Trainer:
         """Within an iteration: so much of its steps and so many of its batches are done."""
         plan, i = self.plan, self.counters.iteration
         in_epoch = i % plan.iterations_per_epoch
-        self.console.levels(
-            (
-                Level("epoch", i // plan.iterations_per_epoch, plan.epochs),
-                Level("cycle", in_epoch // plan.iterations_per_cycle, plan.cycles_per_epoch),
-                Level("iteration", in_epoch % plan.iterations_per_cycle, plan.iterations_per_cycle),
-                Level("batch", batch, plan.batches_per_iteration),
-            )
+        done = (
+            i // plan.iterations_per_epoch,
+            in_epoch // plan.iterations_per_cycle,
+            in_epoch % plan.iterations_per_cycle,
+            batch,
         )
+        self._show_levels(done)
         self.console.progress(self.step + round(share * plan.steps_per_iteration), "")
+
+    def _show_levels(self, done: tuple[int, int, int, int] | None = None) -> None:
+        """How many epochs, cycles, iterations and batches of each are done; None: all."""
+        plan = self.plan
+        totals = (plan.epochs, plan.cycles_per_epoch, plan.iterations_per_cycle, plan.batches_per_iteration)
+        self.console.levels([Level(*level) for level in zip(_LEVELS, done or totals, totals, strict=True)])
 
     def _show_losses(self) -> None:
         """The reward's loss: the mean of every 100 batches for its curve, and of the iteration as a line."""

@@ -93,14 +93,16 @@ class OffPolicyJob(ReplayJob):
         return metrics
 
     def lines(self) -> list[str]:
-        config, replay = self.config, self.config.replay
+        config, replay, envs = self.config, self.config.replay, self.config.env.num_envs
         ratio = replay.train_batches / self.plan.steps_per_iteration
         paid = "paid once per episode, " if config.episodic_reward else ""
+        idle = replay.warmup // self.plan.steps_per_iteration  # iterations that only collect
+        rate = trial_of(trial_learner(config, self.policy, self.device))
         return [
             self._setting_line(),
-            f"{config.env.num_envs:,} environments, {paid}{ratio:.3g} updates a step after {replay.warmup:,} "
+            f"{envs:,} environment{'s' * (envs > 1)}, {paid}{ratio:.3g} updates a step after {replay.warmup:,} "
             f"random steps; replay of {replay.capacity:,} rows, {size(self._bytes)}",
-            self._duration_line(trial_of(trial_learner(config, self.policy, self.device))),
+            self._duration_line(rate, (self.plan.total_iterations - idle) * replay.train_batches),
         ]
 
     def state(self, whole: bool) -> State:

@@ -86,8 +86,8 @@ class StoreJob(Job):
         return True
 
     # Before it starts ---------------------------------------------------------------------------
-    def _duration_line(self, rate: float) -> str:
-        total = self.plan.total_batches
+    def _duration_line(self, rate: float, total: int = 0) -> str:
+        total = total or self.plan.total_batches
         return f"{total:,} batches, about {_words(total / rate)} at the measured {rate:,.0f} a second"
 
     def _trial_rate(self) -> float:

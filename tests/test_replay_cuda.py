@@ -1,0 +1,96 @@
+"""Learning from a replay on a CUDA GPU: graphs and streams change nothing, and a run moves to the CPU and back."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import ludus
+from ludus.algorithms.replay_learner import ReplayLearner
+from ludus.buffers.episodes import EpisodeStore
+from ludus.config import apply_overrides
+from ludus.logging.console import Console
+from ludus.logging.jsonl import read_metrics
+from ludus.presets import find_preset
+from ludus.training.loop import Trainer
+from ludus.training.replay_job import make_learner, make_policy
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+DEVICE = "cuda"
+SMALL: dict[str, Any] = {
+    "policy.hidden": [32, 32],
+    "reward.hidden": [32, 32],
+    "replay.train_batches": 12,
+    "replay.batch_size": 16,
+    "reward.rrd_batch_size": 16,
+    "reward.rrd_sample_size": 4,
+}
+CASES: dict[str, dict[str, Any]] = {
+    "sac": {"reward.method": "none"},
+    "td3": {"reward.method": "none", "algo": "td3", "replay.train_target": 2},
+    "dqn": {"reward.method": "none", "algo": "dqn", "replay.train_target": 5, "replay.polyak": 0.0},
+    "rrd": {"reward.method": "rrd"},
+    "rrd-unbiased": {"reward.method": "rrd-unbiased", "policy.normalize_obs": True},
+    "rd": {"reward.method": "rd"},
+    "ircr": {"reward.method": "ircr"},
+}
+
+
+def learner_of(case: str, cuda_graphs: bool, device: str = DEVICE) -> ReplayLearner:
+    settings = {**SMALL, **CASES[case], "cuda_graphs": cuda_graphs, "device": device}
+    config = apply_overrides(find_preset("rrd-mujoco").config, settings)
+    discrete = case == "dqn"
+    action_space: Any = gym.spaces.Discrete(3) if discrete else gym.spaces.Box(-1.0, 1.0, (2,))
+    policy = make_policy(config, gym.spaces.Box(-np.inf, np.inf, (5,)), action_space, torch.device(device))
+    store = EpisodeStore(
+        {"obs": ((5,), torch.float32)}, ((1 if discrete else 2,), torch.float32), 300, 0, 0, device
+    )
+    random = torch.Generator().manual_seed(0)
+    for length in (40, 25, 33):
+        obs, reward = torch.randn((length + 1, 5), generator=random), torch.randn(length, generator=random)
+        action = torch.rand((length, 2), generator=random) * 2 - 1
+        if discrete:
+            action = torch.randint(3, (length, 1), generator=random).float()
+        store.add({"obs": obs}, action, reward, terminated=length == 25)
+    learner = make_learner(config, policy, store)
+    if learner.reward_learner is not None:
+        learner.reward_learner.fit(*store.returns_and_lengths())
+    return learner
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_graph_trains_as_single_calls_do(case: str) -> None:
+    graphs, eager = (learner_of(case, on) for on in (True, False))
+    before = [weights.clone() for weights in graphs.weights()]
+    for _ in range(3):
+        one, other = graphs.update(), eager.update()
+        for name, value in other.items():
+            assert float(one[name]) == pytest.approx(float(value), rel=1e-3, abs=1e-4), name
+    for ours, theirs, old in zip(graphs.weights(), eager.weights(), before, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+        assert float((ours - old).abs().max()) > 1e-4, "nothing was learned"
+
+
+class StopAt(ludus.Callback):
+    def __init__(self, iteration: int) -> None:
+        self.iteration = iteration
+
+    def on_iteration(self, run: Trainer) -> bool:
+        return run.counters.iteration < self.iteration
+
+
+@pytest.mark.parametrize("method", ["none", "rrd"])
+def test_a_run_moves_between_gpu_and_cpu(method: str, tmp_path: Path) -> None:
+    settings = {**SMALL, "reward.method": method, "replay.warmup": 40, "replay.steps": 20, "device": DEVICE}
+    settings |= {"loop.epochs": 2, "loop.cycles": 2, "loop.iterations": 3, "env.max_steps": 15}
+    quiet = {"console": Console("quiet"), "overrides": {**settings, "log.report": False}}
+    run = ludus.train("rrd-mujoco:Pendulum-v1", tmp_path / "run", callbacks=[StopAt(5)], **quiet)
+    for device, stop in (("cpu", [StopAt(8)]), (DEVICE, [])):
+        ludus.runs.resume(run, callbacks=stop, console=Console("quiet"), overrides={"device": device})
+    rows = read_metrics(run / "metrics.jsonl")
+    assert (run / "final").exists()
+    assert all(np.isfinite(row["train/q_loss"]) for row in rows if "train/q_loss" in row)
