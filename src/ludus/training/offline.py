@@ -24,6 +24,8 @@ class OfflineJob(ReplayJob):
     """An iteration is batches alone. The data is not in a checkpoint: it is read again, and must be the same."""
 
     def __init__(self, config: TrainConfig, device: torch.device) -> None:
+        # Recorded observations are all there: standardising them by their exact moments costs nothing.
+        config = dataclasses.replace(config, policy=dataclasses.replace(config.policy, normalize_obs=True))
         env = make_eval_env(config.env, 1)
         policy = make_policy(config, env.obs_space, env.action_space, device)
         env.close()
@@ -36,7 +38,11 @@ class OfflineJob(ReplayJob):
             prepare=self._prepare,
             kept_action=lambda summary: policy.head.action_size,
         )
-        super().__init__(config, device, policy, self.recorded.store)
+        store = self.recorded.store
+        assert policy.normalizer is not None
+        policy.normalizer.update([store.obs["obs"][: store.steps + store.episodes]])
+        _standardise(store.reward)
+        super().__init__(config, device, policy, store)
         batches = config.replay.train_batches
         self.plan = make_plan(config, batches, batches, "batches")
 
@@ -87,3 +93,10 @@ class OfflineJob(ReplayJob):
             f"{self.recorded.line()}; {how}; {size(self.recorded.bytes)}",
             self._duration_line(self._trial_rate()),
         ]
+
+
+def _standardise(reward: Tensor) -> None:
+    """To a spread of 1: a critic of rewards of a hundredth would learn its own first guesses."""
+    spread = float(reward.std())
+    if spread > 0:
+        reward /= spread
