@@ -217,7 +217,9 @@ _RETURN = {
 
 def _reward_charts(rows: Rows) -> list[str]:
     names = text.reward_names(rows)
-    others = [n for n in names if n not in {*_CORRELATION.values(), *_AUC.values(), "reward/R2"}]
+    others = [
+        n for n in names if n not in {*_CORRELATION.values(), *_AUC.values(), "reward/R2", "reward/episodes"}
+    ]
     return [
         _chart("Reward loss", rows, {"reward loss": "train/r_loss"}),
         _chart("AUC, successes against failures", rows, _AUC, _reward_show("reward/AUC"), (0.0, 1.0)),
