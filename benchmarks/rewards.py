@@ -1,4 +1,4 @@
-"""Rewards learned from recorded episodes of our own KUKA task, half of them failures, measured on a held-out third.
+"""Rewards from recorded episodes of our own KUKA task, half of them failures, measured on a held-out third.
 
 python benchmarks/rewards.py             from vectors, three seeds: a minute
 python benchmarks/rewards.py --images    from one camera, 64 × 64: minutes a seed

@@ -416,7 +416,7 @@ def test_more_steps_to_draw_than_an_episode_has_are_warned_about(tmp_path: Path)
 
 
 def test_an_episode_longer_than_was_said_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(EnvError, match=r"takes more than 10 steps.*--replay.longest"):
+    with pytest.raises(ConfigError, match=r"--replay.longest 10 is less than the 20 steps"):
         train("line", tmp_path / "run", "sac", 2000, {"replay.longest": 10})
 
 

@@ -34,7 +34,8 @@ from ludus.algorithms.rrd import (
 )
 from ludus.errors import ConfigError
 from ludus.graphs import Graphed
-from ludus.policies.reward import FlooredNormalizer, RewardModel
+from ludus.policies.normalizer import REPLAY_LIMITS, ObsNormalizer
+from ludus.policies.reward import RewardModel
 
 SMALL = RewardConfig(method="rrd", rrd_batch_size=64, rrd_sample_size=16, hidden=(64, 64), learning_rate=1e-3)
 VECTOR = {"obs": ((3,), torch.float32)}
@@ -388,7 +389,7 @@ def test_cached_features_are_the_frozen_encoders() -> None:
 
 def test_the_normaliser_floors_and_clips() -> None:
     x = torch.tensor([[0.0, 5.0, 0.0], [0.002, 5.0, 4.0]])
-    normalizer = FlooredNormalizer((3,))
+    normalizer = ObsNormalizer((3,), *REPLAY_LIMITS)
     normalizer.update([x])
     np.testing.assert_allclose(normalizer(x), [[-0.1, 0, -1], [0.1, 0, 1]], atol=1e-5)
     assert normalizer(torch.full((1, 3), 1e6)).max() == 5.0
@@ -405,20 +406,22 @@ def test_the_scale_is_the_spread_of_the_return_per_step() -> None:
     assert return_scale(torch.zeros(4), torch.full((4,), 10))[0] == 1.0
 
 
-def test_fitting_again_keeps_rewards_in_real_units() -> None:
+def test_the_network_starts_at_the_mean_in_units_of_the_spread() -> None:
     model = make_reward_model(VECTOR, 2, False, SMALL, seed=1)
-    learner = RewardLearner(model, SMALL, seed=2)
-    steps = draw_steps(random_episodes(VECTOR, 2, 9, 3), 4, 16, torch.Generator().manual_seed(4))
-    lengths = torch.full((3,), 10.0)
-    learner.fit(torch.tensor([1.0, 2.0, 6.0]), lengths)
-    assert float(model.to_units(model.head.bias.detach()[0])) == pytest.approx(0.3)  # it starts at the mean
-    assert float(model.return_shift) == 0
-    before, real = (model.predict(*steps[:3]), model.to_units(model.predict(*steps[:3])))
-    ratio = learner.fit(torch.tensor([10.0, 20.0, 90.0]), lengths)
-    torch.testing.assert_close(model.to_units(model.predict(*steps[:3])), real, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(model.predict(*steps[:3]), before * ratio, rtol=1e-4, atol=1e-5)
-    target = model.target(torch.tensor([10.0, 20.0, 90.0]), lengths)
-    assert float(target.std(correction=0)) == pytest.approx(1.0, rel=1e-5)
+    returns, lengths = torch.tensor([1.0, 2.0, 6.0]), torch.full((3,), 10.0)
+    RewardLearner(model, SMALL, seed=2).fit(returns, lengths)
+    assert float(model.to_units(model.head.bias.detach()[0])) == pytest.approx(0.3)
+    assert float(model.target(returns, lengths).std(correction=0)) == pytest.approx(1.0, rel=1e-5)
+
+
+def test_two_returns_that_are_nearly_the_same_are_no_unit() -> None:
+    scale, _ = return_scale(torch.tensor([-1200.0, -1201.0]), torch.tensor([200, 200]))
+    assert scale == pytest.approx(0.05 * 6.0, rel=1e-2)
+
+
+def test_a_random_stream_of_another_device_begins_anew() -> None:
+    learner = RewardLearner(make_reward_model(VECTOR, 2, False, SMALL, seed=1), SMALL, seed=2)
+    learner.load_state({**learner.state(), "generator": torch.zeros(16, dtype=torch.uint8)})
 
 
 def test_ircr_scales_returns_to_one() -> None:

@@ -9,7 +9,6 @@ from ludus.policies.vision import (
     FrozenEncoder,
     draw_shifts,
     make_encoder,
-    random_shift,
     shift_images,
     to_float,
     where_and_how_much,
@@ -90,12 +89,3 @@ def test_shifts_equal_padding_and_cropping(pixels: int) -> None:
         crop = padded[i, pixels - down : pixels - down + 17, pixels - right : pixels - right + 23]
         np.testing.assert_array_equal(shifted[i], crop)
     assert set(shifts.flatten().tolist()) == set(range(-pixels, pixels + 1))
-
-
-def test_random_shift_is_the_generators() -> None:
-    x = images(8, 24, 24)
-    a, b = (random_shift(x, 4, torch.Generator().manual_seed(5)) for _ in range(2))
-    assert torch.equal(a, b)
-    assert a.shape == x.shape
-    assert a.dtype == torch.uint8
-    assert not torch.equal(a, x)

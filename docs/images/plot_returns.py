@@ -19,12 +19,12 @@ TASKS = {  # of a run's folder: the title and the unit of the x axis
     "InvertedPendulum-v5": ("InvertedPendulum-v5", 1e3),
     "half-cheetah": ("HalfCheetah-v5", 1e6),
 }
-METHODS = {  # of a run's folder: what the legend says, colour and width
-    "SAC_dense_reward": ("SAC, dense reward", "#7f7f7f", 1.1),
-    "SAC": ("SAC, one return per episode", "#d62728", 1.1),
-    "IRCR": ("IRCR", "#ff9d2e", 1.1),
-    "RRD": ("RRD", "#1f77b4", 1.3),
-    "RRD_unbiased": ("RRD, unbiased", "#2ca02c", 1.3),
+METHODS = {  # of a run's folder: what the legend says, colour and line
+    "SAC": ("SAC, one return per episode", "#d62728", "-"),
+    "IRCR": ("IRCR", "#ff9d2e", "-"),
+    "RRD": ("RRD", "#1f77b4", "-"),
+    "RRD_unbiased": ("RRD, unbiased", "#2ca02c", "-"),
+    "SAC_dense_reward": ("SAC, dense reward", "#333333", (0, (3, 2))),  # on top: it often hides the others
 }
 
 
@@ -36,12 +36,12 @@ def curve_of(run: Path) -> tuple[list[float], list[float]]:
 
 def draw(axis: Any, task: str, roots: list[Path]) -> None:
     title, unit = TASKS[task]
-    for method, (_, color, width) in METHODS.items():
+    for method, (_, color, line) in METHODS.items():
         for run in sorted(run for root in roots for run in root.glob(f"{task}-{method}-[0-9]*")):
             if (run / "metrics.jsonl").is_file():
                 steps, values = curve_of(run)
                 at = [step / unit for step in steps]
-                axis.plot(at, values, color=color, lw=width, marker="o", ms=2.2, alpha=0.9)
+                axis.plot(at, values, color=color, ls=line, lw=1.2, marker="o", ms=2.2, alpha=0.9)
     axis.set_title(title, fontsize=11)
     axis.set_xlabel(f"{'million' if unit == 1e6 else 'thousand'} steps")
     axis.set_xlim(left=0)
@@ -56,7 +56,7 @@ def main() -> None:
     for axis, task in zip(axes, TASKS, strict=True):
         draw(axis, task, roots)
     axes[0].set_ylabel("return of an episode, deterministic")
-    lines = [plt.Line2D([], [], color=color, lw=2.2) for _, color, _ in METHODS.values()]
+    lines = [plt.Line2D([], [], color=color, ls=line, lw=2.0) for _, color, line in METHODS.values()]
     names = [name for name, _, _ in METHODS.values()]
     figure.legend(lines, names, loc="outside lower center", ncols=len(lines), frameon=False, fontsize=10)
     figure.savefig(OUT, dpi=130)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 # Before torch and MuJoCo load: waiting threads sleep instead of taking a core from the simulation.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import tyro
 
 from ludus import __version__
-from ludus.config import SHORT_NAMES, TrainConfig, load_config
+from ludus.config import SHORT_NAMES, TrainConfig, algo_in, load_config
 from ludus.errors import ConfigError, LudusError, did_you_mean
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
@@ -100,8 +100,8 @@ def _train(arguments: list[str]) -> None:
         sys.exit(0 if arguments and arguments[0] in ("-h", "--help") else 2)
     name, rest = arguments[0], arguments[1:]
     rest, algo = _take_option(rest, "--algo")
-    base = find_preset(name, algo or "").config
     rest, file = _take_option(rest, "--config")
+    base = find_preset(name, algo or (algo_in(Path(file)) if file else "")).config
     rest, run_dir = _take_option(rest, "--run-dir")
     if file is not None:
         base = load_config(Path(file), base)
@@ -285,9 +285,14 @@ def _record(arguments: list[str]) -> None:
 
 
 def _label(arguments: list[str]) -> None:
-    from ludus.rewards import label
+    from ludus.rewards import label, label_key
 
-    def command(data: tyro.conf.Positional[Path], run: Path, out: Path | None = None) -> None:
+    def command(
+        data: tyro.conf.Positional[Path],
+        run: Path,
+        out: Path | None = None,
+        head: Literal["reward", "progress", "success"] = "reward",
+    ) -> None:
         """Write a copy of recorded data with a run's learned reward in it, as the dataset learned_rewards.
 
         Train on it with --data COPY --data.reward learned_rewards.
@@ -296,11 +301,11 @@ def _label(arguments: list[str]) -> None:
             data: HDF5 file in LIBERO's or robomimic's layout.
             run: Folder of a run that learned a reward.
             out: The copy; by default FILE_labelled.hdf5 beside the file.
+            head: What of it to write: the reward, or how far the job has come, or how likely it succeeds.
         """
-        target, episodes = label(str(data), run, out)
-        print(
-            f"{target}: {episodes} episodes labelled. Use them with --data {target} --data.reward learned_rewards"
-        )
+        target, episodes = label(str(data), run, out, head)
+        use = f"--data {target} --data.reward {label_key(head)}"
+        print(f"{target}: {episodes} episodes labelled. Train on them with {use}")
 
     tyro.cli(command, args=arguments, prog="ludus label")
 

@@ -175,7 +175,7 @@ class Plan:
             sign = "=" if whole else "≥"  # the last epoch may be shorter
             return [f"epochs × cycles × iterations × batches: {counts} {sign} {self.total_batches:,} batches"]
         return [
-            f"{self.total_steps:,} steps = {self.epochs} epochs › {self.cycles_per_epoch} cycles › "
+            f"{self.total_steps:,} steps = {self.epochs} epoch{'s' * (self.epochs > 1)} › {self.cycles_per_epoch} cycles › "
             f"{self.iterations_per_cycle} iterations of {self.steps_per_iteration:,} steps › "
             f"{self.batches_per_iteration} batches"
         ]
@@ -205,8 +205,25 @@ def _check_numbers(config: TrainConfig) -> None:
                 raise ConfigError(f"--{flag} is {value}; it must be at least {least}.")
     if not config.policy.initial_std > 0:
         raise ConfigError(f"--policy.initial-std is {config.policy.initial_std}; it must be more than 0.")
+    if config.algo != "ppo":
+        _check_replay_numbers(config)
     if min(config.policy.hidden, default=1) < 1:
         raise ConfigError(f"--policy.hidden is {config.policy.hidden}; a layer has at least 1 unit.")
+
+
+def _check_replay_numbers(config: TrainConfig) -> None:
+    positive = {"replay.learning_rate": config.replay.learning_rate, "sac.alpha": config.sac.alpha}
+    for name, value in positive.items():
+        if not value > 0:
+            raise ConfigError(f"--{name.replace('_', '-')} is {value}; it must be more than 0.")
+    shares = {
+        "replay.gamma": config.replay.gamma,
+        "dqn.epsilon": config.dqn.epsilon,
+        "dqn.epsilon_final": config.dqn.epsilon_final,
+    }
+    for name, value in shares.items():
+        if value > 1:
+            raise ConfigError(f"--{name.replace('_', '-')} is {value}; it must be at most 1.")
 
 
 def check_config(config: TrainConfig) -> None:
@@ -287,6 +304,19 @@ def from_dict(values: dict[str, Any], base: TrainConfig) -> TrainConfig:
 
 def load_config(path: Path, base: TrainConfig) -> TrainConfig:
     """A configuration file over a preset."""
+    values = _read_values(path)
+    try:
+        return from_dict(values, base)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def algo_in(path: Path) -> str:
+    """The algorithm a configuration file asks for, if any: it brings defaults of its own."""
+    return str(_read_values(path).get("algo", ""))
+
+
+def _read_values(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text())
     except FileNotFoundError:
@@ -295,10 +325,7 @@ def load_config(path: Path, base: TrainConfig) -> TrainConfig:
         raise ConfigError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} does not hold a configuration (names and values).")
-    try:
-        return from_dict(values, base)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    return values
 
 
 def apply_overrides(config: TrainConfig, overrides: dict[str, Any]) -> TrainConfig:

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from ludus.data.config import DataConfig
 from ludus.data.episode import Episode, as_file_rows
 from ludus.data.files import data_files
 from ludus.data.reading import read_episodes, scan
-from ludus.data.writing import check_target, copy_with_reward
+from ludus.data.writing import LEARNED_REWARD, check_target, copy_with_reward
 from ludus.errors import ConfigError
 from ludus.logging.reward_page import MAX_FRAMES, MAX_TRACES, RewardTrace
 from ludus.policies.reward import RewardModel
@@ -23,42 +23,46 @@ from ludus.training.checkpoint import load_reward
 from ludus.training.recorded import choose_held_out
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """What a reward says of the steps of an episode."""
-
-    reward: np.ndarray  # [T] in the units of the returns it was trained on
-    progress: np.ndarray | None  # [T] 0 to 1, where there is such a head
-
-
-def judge(model: RewardModel, episode: Episode) -> Judgement:
+def judge(model: RewardModel, episode: Episode) -> dict[str, np.ndarray]:
+    """What each head says of each step: the reward in the returns' units, progress and success from 0 to 1."""
     obs = {name: torch.from_numpy(episode.obs[name]) for name in model.obs}
     heads = model.episode_heads(obs, torch.from_numpy(episode.action))
-    progress = None
-    if "progress" in model.names:
-        progress = heads[:, model.names.index("progress")].sigmoid().numpy()
-    return Judgement(model.to_units(heads[:, 0].double()).float().numpy(), progress)
+    said = {name: heads[:, i].sigmoid().numpy() for i, name in enumerate(model.names)}
+    return said | {"reward": model.to_units(heads[:, 0].double()).float().numpy()}
 
 
-def label(data: str, run: str | Path, out: str | Path | None = None) -> tuple[Path, int]:
-    """Write a copy of a file with the run's reward for every step; returns its path and the number of episodes."""
+def label(data: str, run: str | Path, out: str | Path | None = None, head: str = "reward") -> tuple[Path, int]:
+    """Write a copy of a file with what a head says of every step; returns its path and the number of episodes."""
     files = data_files(data)
     if len(files) != 1:
         raise ConfigError(f"{data} is {len(files)} files; label them one by one.")
     target = Path(out) if out else files[0].with_name(f"{files[0].stem}_labelled{files[0].suffix}")
     check_target(target)
     folder, model = run_folder(run), load_reward(best_checkpoint(run_folder(run)))
-    config = replace(run_config(folder).data, path=str(files[0]), keys=tuple(model.obs))
-    rewards = {e.name: as_file_rows(e, judge(model, e).reward) for e in read_episodes(config)}
-    copy_with_reward(files[0], target, rewards, folder.resolve().name)
-    return target, len(rewards)
+    if head not in model.names:
+        raise ConfigError(f"The reward of {folder} has no head {head!r}; it has {', '.join(model.names)}.")
+    # All episodes, whichever the run was trained on, and whatever paid it.
+    config = replace(
+        run_config(folder).data, path=str(files[0]), keys=tuple(model.obs), filter="", reward="rewards"
+    )
+    said = {e.name: as_file_rows(e, judge(model, e)[head]) for e in read_episodes(config)}
+    copy_with_reward(files[0], target, said, folder.resolve().name, label_key(head))
+    return target, len(said)
+
+
+def label_key(head: str) -> str:
+    """The dataset a label is written to."""
+    return LEARNED_REWARD if head == "reward" else f"learned_{head}"
 
 
 def held_out_metrics(run: str | Path) -> dict[str, float]:
     """How good a run's best reward is on the episodes it was not trained on."""
     folder = run_folder(run)
     model, config = load_reward(best_checkpoint(folder)), run_config(folder)
-    metrics = RewardReport(list(_held_out(config)))(model)
+    episodes = list(_held_out(config))
+    if not episodes:
+        raise ConfigError(f"{folder} held no episode out (--data.held-out 0): there is nothing to measure it by.")
+    metrics = RewardReport(episodes)(model)
     return {f"reward/{name}": value for name, value in metrics.items() if value == value}
 
 
@@ -74,10 +78,10 @@ def reward_traces(run: str | Path) -> list[RewardTrace]:
 
 
 def _held_out(config: TrainConfig) -> Iterator[Episode]:
-    """The same that the run held out; where it held out none, all."""
+    """The same that the run held out."""
     data: DataConfig = config.data
     held = choose_held_out(scan(data).episodes, data.held_out, config.seed)
-    return (episode for i, episode in enumerate(read_episodes(data)) if i in held or not held)
+    return (episode for episode in read_episodes(data) if (episode.file, episode.name) in held)
 
 
 def _trace(model: RewardModel, episode: Episode) -> RewardTrace:
@@ -89,4 +93,6 @@ def _trace(model: RewardModel, episode: Episode) -> RewardTrace:
         frames = [episode.obs[model.cameras[0]][t + 1] for t in steps]
     outcome = {True: " · success", False: " · failure", None: ""}[episode.success]
     title = f"{episode.file.stem} {episode.name}{outcome}"
-    return RewardTrace(title, episode.success, judged.reward, episode.true_reward, judged.progress, frames, steps)
+    return RewardTrace(
+        title, episode.success, judged["reward"], episode.true_reward, judged.get("progress"), frames, steps
+    )

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,9 @@ def train(
     `ludus.train("kuka-pick-place", seed=1, ppo={"gamma": 0.98}, overrides={"loop.total_steps": 200_000})`.
     `config` replaces the preset's own.
     """
-    algo = "" if config else str(settings.pop("algo", ""))  # which brings defaults of its own
-    config = apply_overrides(config or find_preset(preset, algo).config, {**settings, **(overrides or {})})
+    given = {**settings, **(overrides or {})}
+    algo = "" if config else str(given.pop("algo", ""))  # which brings defaults of its own
+    config = _with_whole_path(apply_overrides(config or find_preset(preset, algo).config, given))
     if config.log.wandb and importlib.util.find_spec("wandb") is None:  # before anything is written
         raise ConfigError("W&B logging is on, but the package is missing: `pip install 'ludus[wandb]'`.")
     folder = Path(run_dir) if run_dir else Path("runs") / preset.replace(":", "-") / _run_name(config.seed)
@@ -60,6 +62,14 @@ def train(
             trainer.run()
         _finish(trainer)
     return folder
+
+
+def _with_whole_path(config: TrainConfig) -> TrainConfig:
+    """Recorded data is found again from any folder."""
+    parts = [
+        str(Path(part.strip()).expanduser().resolve()) for part in config.data.path.split(",") if part.strip()
+    ]
+    return replace(config, data=replace(config.data, path=",".join(parts)))
 
 
 def resume(

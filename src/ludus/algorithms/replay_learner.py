@@ -37,6 +37,7 @@ class ReplayLearner(Batches):
         whole_episodes = reward.method == "rd"  # whose batches change in size, which no graph can follow
         super().__init__(store, config.train_batches, seed, cuda_graphs and not whole_episodes)
         self.agent, self.config = agent, config
+        self.fixed_scale = False  # the policy's normaliser knows all there will be
         self.reward, self.reward_learner = reward, reward_learner
         self._totals = torch.zeros(len(agent.measures), device=store.device)
         self._measured = torch.zeros((), device=store.device)
@@ -142,7 +143,7 @@ class ReplayLearner(Batches):
     # Around it ----------------------------------------------------------------------------------
     def _learn_scale(self) -> None:
         """One batch of observations an iteration goes into the normalisers."""
-        normalizer = self.agent.policy.normalizer
+        normalizer = None if self.fixed_scale else self.agent.policy.normalizer
         if normalizer is None and self.reward_learner is None:
             return
         rows = self._drawn["rows"][0]

@@ -9,7 +9,6 @@ The units. A network whose targets are a thousandth learns nothing in useful tim
 spread of R / T (`return_scale`). Nothing is subtracted from them: a constant on every step would pay for long
 episodes or punish them, and so change which policy is best wherever episodes end early. The scale is fitted once,
 when training begins, and then stays: an agent's values are in these units, and would be wrong after each change.
-Whoever fits again rescales the agent by the ratio `RewardLearner.fit` returns, its values and its temperature.
 """
 
 import math
@@ -22,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ludus.algorithms.optimizer import FlatAdam
-from ludus.envs.vec import State
+from ludus.envs.vec import State, restore_generator
 from ludus.errors import ConfigError
 from ludus.policies.reward import Obs, ObsShapes, RewardModel, RewardModelConfig
 from ludus.policies.vision import draw_shifts, shift_images
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from ludus.buffers.episodes import SequenceDraw
 
 _EQUAL = 1e-6  # returns whose spread is a smaller part of their size count as all the same
+_LEAST_SPREAD = 0.05  # of the returns' size
 TERMS = ("R_loss", "progress_loss", "success_loss")
 
 
@@ -70,6 +70,11 @@ class RewardConfig:
     def sequences(self) -> int:
         """Sub-sequences of each reward batch."""
         return self.rrd_batch_size // self.rrd_sample_size
+
+    def told(self) -> str:
+        """In the plan of a run."""
+        steps = "whole episodes" if self.method == "rd" else f"× {self.rrd_sample_size} steps"
+        return f"{self.method} {self.sequences} {steps}"
 
     @property
     def learned(self) -> bool:
@@ -159,14 +164,17 @@ def episode_share(known: Tensor, weight: Tensor) -> Tensor:
 def return_scale(returns: Tensor, lengths: Tensor) -> tuple[float, float]:
     """(spread, mean) of R / T, where an episode counts as often as it has steps, because so often it is drawn.
 
-    If all returns are equal they have no spread, and their size is the scale; 1 if that is 0 too.
+    A spread that is a small part of their size may be chance: then that part is the scale. If all returns are
+    equal their size is; 1 if that is 0 too.
     """
     length = lengths.double()
     each, share = returns.double() / length, length / length.sum()
     mean = float((each * share).sum())
     spread = float(((each - mean).square() * share).sum().sqrt())
     size = float((each.square() * share).sum().sqrt())
-    return (spread if spread > _EQUAL * size else size) or 1.0, mean
+    if spread <= _EQUAL * size:
+        return size or 1.0, mean
+    return max(spread, _LEAST_SPREAD * size), mean
 
 
 def ircr_reward(episode_return: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
@@ -177,7 +185,7 @@ def ircr_reward(episode_return: Tensor, low: Tensor | float, high: Tensor | floa
 
 # Learning ---------------------------------------------------------------------------------------
 def make_reward_model(
-    obs: ObsShapes, action_size: int, discrete: bool, config: RewardConfig, seed: int, normalize_obs: bool = True
+    obs: ObsShapes, action_size: int, discrete: bool, config: RewardConfig, seed: int
 ) -> RewardModel:
     """A new model whose weights `seed` alone determines; the global random stream is left untouched."""
     with torch.random.fork_rng(devices=[]):
@@ -188,7 +196,6 @@ def make_reward_model(
             image_features=config.image_features,
             progress=config.progress > 0,
             success=config.success > 0,
-            normalize_obs=normalize_obs,
             seed=seed,
         )
         return RewardModel(obs, action_size, discrete, settings)
@@ -209,18 +216,12 @@ class RewardLearner:
         self.terms = torch.zeros(len(TERMS), device=model.device)
         self.generator = torch.Generator(model.device).manual_seed(seed)
 
-    def fit(self, returns: Tensor, lengths: Tensor) -> float:
-        """Fit the units to the finished episodes, when training begins; predictions in real units are kept.
-
-        The first time there are none to keep: the network starts at the mean. Returns old scale / new scale.
-        """
+    def fit(self, returns: Tensor, lengths: Tensor) -> None:
+        """Fit the units to the finished episodes, once, when training begins; the network starts at their mean."""
         if not len(returns):
             raise ValueError("no finished episode to fit the units to")
         scale, mean = return_scale(returns, lengths)
-        scale = scale if self.config.normalize_returns else 1.0
-        if int(self.model.return_episodes) == 0:
-            return self.model.start_units(scale, mean, len(returns))
-        return self.model.change_units(scale, len(returns))
+        self.model.start_units(scale if self.config.normalize_returns else 1.0, mean, len(returns))
 
     @torch.no_grad()
     def learn(
@@ -322,7 +323,7 @@ class RewardLearner:
 
     def load_state(self, state: State) -> None:
         self.optimizer.load_state(state["optimizer"])
-        self.generator.set_state(state["generator"].cpu())
+        restore_generator(self.generator, state["generator"])
 
 
 def _flat(pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -112,7 +112,7 @@ class EpisodeStore:
 
     def returns_and_lengths(self) -> tuple[Tensor, Tensor]:
         """Of all finished episodes."""
-        finished = (self.length[: self._slots] > 0).nonzero().squeeze(1)
+        finished = self._drawn_slots(open_too=False)
         return self.episode_return[finished], self.length[finished]
 
     # Writing -------------------------------------------------------------------------------------
@@ -348,6 +348,8 @@ class EpisodeStore:
         pieces = self._pieces(self.episodes)
         if open_too:
             pieces.append(slice(self._slots, self._slots + self.lanes))
+        if not pieces:
+            return torch.zeros(0, dtype=torch.int64, device=self.device)
         return torch.cat([torch.arange(piece.start, piece.stop, device=self.device) for piece in pieces])
 
     def _locate(self, number: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:

@@ -132,9 +132,9 @@ def read_numbers(demo: Demo, keys: tuple[str, ...], config: DataConfig) -> Numbe
     true = None if demo.true_reward is None else _scalars(demo, "true reward", demo.true_reward)
     kept = _step_rows(demo)
     paid = reward[kept].copy()
-    if kept.stop < demo.rows:
-        # What followed the last action was not recorded; its reward is paid a step early, so that the
-        # return is right.
+    if kept.stop < demo.rows and demo.terminated:
+        # What followed the last action was not recorded: its reward is paid a step early. Where time ran out the
+        # state before it is worth what follows, and that reward would count twice.
         paid[-1] += reward[kept.stop :].sum()
     return Numbers(
         action=_actions(demo)[kept],

@@ -28,3 +28,5 @@ class DataConfig:
     """Share of the episodes that is kept for measuring."""
     reward: str = "rewards"
     """The dataset that holds the reward; learned_rewards is what 'ludus label' writes."""
+    normalize_obs: bool = True
+    """Standardise what a policy sees by the mean and the spread of all that was recorded."""

@@ -13,6 +13,7 @@ from ludus.errors import DataError, did_you_mean
 
 # How rows of observations lie to rows of actions: obs[t] follows action[t] (LIBERO), precedes it (robomimic,
 # D4RL), or there is one row more, before and after (Minari).
+TRUE_REWARD = "shaped_rewards"  # how far the job had come, where our recorder wrote it
 Order = Literal["after", "before", "around"]
 
 
@@ -97,10 +98,9 @@ def column_of(group: Any, key: str, where: str, fix: str = "") -> Column:
     """The dataset `key` of a group, with a sentence if it is not there or no array."""
     item = item_of(group, key)
     if item is None:
-        hint = did_you_mean(key, group.keys()) or f" It has {', '.join(sorted(group)) or 'nothing'}."
-        raise bad(
-            where, key, f"is missing.{hint}".removesuffix("."), fix or "Record or convert the episode again."
-        )
+        hint = did_you_mean(key, [name for name in group if name != TRUE_REWARD])
+        hint = hint or f" It has {', '.join(sorted(group)) or 'nothing'}."
+        raise bad(where, key, f"is missing.{hint}".rstrip(".?"), fix or "Record or convert the episode again.")
     if not isinstance(item, h5py_module().Dataset) or not item.shape:
         raise bad(
             where, key, "is not an array of rows", fix or "Convert it to one dataset with a row for each step."

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ludus.data.config import DataConfig
-from ludus.data.demo import Column, Demo, bad, column_of, columns_under, item_of, text_of
+from ludus.data.demo import TRUE_REWARD, Column, Demo, bad, column_of, columns_under, item_of, text_of
 from ludus.data.files import h5py_module, natural_key
 from ludus.envs.check import Finding
 from ludus.errors import DataError, did_you_mean
-
-TRUE_REWARD = "shaped_rewards"  # how far the job had come, where our recorder wrote it
 
 
 def recognises(file: Any) -> bool:

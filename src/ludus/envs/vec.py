@@ -143,6 +143,15 @@ class EpisodeStats:
         self._sums.copy_(saved)
 
 
+def rollout_metrics(groups: list[EpisodeStats], known: dict[str, float]) -> dict[str, float]:
+    """`rollout/…` means over the episodes that ended since the last reading; the last `known` where none did."""
+    means = combine_stats([stats.read() for stats in groups])
+    if "success" in means:
+        means["success_rate"] = means.pop("success")
+    known.update({f"rollout/{name}": value for name, value in means.items()})
+    return dict(known)
+
+
 def combine_stats(parts: list[dict[str, tuple[float, float]]]) -> dict[str, float]:
     """Means over the episodes of several groups; a metric no episode reported is left out."""
     names = {name: None for part in parts for name in part}  # in order of appearance

@@ -151,7 +151,8 @@ class RunState:
 
     def _note_evaluation(self, step: int, metrics: dict[str, float]) -> None:
         self.last_evaluation = Evaluation(step, metrics)
-        if self.best_evaluation is None or quality(metrics) > quality(self.best_evaluation.metrics):
+        best = (-math.inf, -math.inf) if self.best_evaluation is None else quality(self.best_evaluation.metrics)
+        if quality(metrics) > best:
             self.best_evaluation = self.last_evaluation
 
     @property

@@ -64,21 +64,14 @@ class MLP(nn.Module):
             outputs.append(x)
         return outputs
 
-    def backward(
-        self, outputs: list[Tensor], gradient: Tensor, need_inputs: bool = False, trained: int | None = None
-    ) -> Tensor | None:
-        """Write the parameters' gradients, given that of the last output; returns the input's if it is needed.
-
-        Where only the first `trained` rows train the weights, the input's gradient is that of the other rows.
-        """
+    def backward(self, outputs: list[Tensor], gradient: Tensor, need_inputs: bool = False) -> Tensor | None:
+        """Write the parameters' gradients, given that of the last output; returns the input's if it is needed."""
         for i in range(len(self._layers) - 1, -1, -1):
             gradient = through_activation(self.activation, gradient, outputs[i + 1])
-            self._layers[i].write_gradient(outputs[i][:trained], gradient[:trained])
-            if i:
+            self._layers[i].write_gradient(outputs[i], gradient)
+            if i or need_inputs:
                 gradient = self._layers[i].input_gradient(gradient)
-            elif need_inputs:
-                return self._layers[0].input_gradient(gradient if trained is None else gradient[trained:])
-        return gradient if need_inputs else None  # without any layer the output is the input
+        return gradient if need_inputs else None
 
 
 def through_activation(activation: Activation, gradient: Tensor, output: Tensor) -> Tensor:

@@ -5,9 +5,14 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+REPLAY_LIMITS = (5.0, 1e-2)  # clip and floor where learning draws from a replay, as in the original of RRD
+
 
 class ObsNormalizer(nn.Module):
-    """Standardises observations by moments in float64, merged batch by batch (Chan et al. 1979)."""
+    """Standardises observations by moments in float64, merged batch by batch (Chan et al. 1979).
+
+    With a `floor`, no standard deviation counts as less.
+    """
 
     count: Tensor
     mean: Tensor
@@ -15,9 +20,9 @@ class ObsNormalizer(nn.Module):
     _shift: Tensor
     _scale: Tensor
 
-    def __init__(self, shape: tuple[int, ...], clip: float = 10.0) -> None:
+    def __init__(self, shape: tuple[int, ...], clip: float = 10.0, floor: float = 0.0) -> None:
         super().__init__()
-        self.clip = clip
+        self.clip, self.floor = clip, floor
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("m2", torch.zeros(shape, dtype=torch.float64))  # Σ (x − mean)²
@@ -36,6 +41,9 @@ class ObsNormalizer(nn.Module):
                 self._merge(part.reshape(len(part), *self.mean.shape).double())
         variance = self.m2 / self.count.clamp(min=1)
         self._shift.copy_(self.mean)
+        if self.floor:
+            self._scale.copy_(variance.sqrt().clamp_(min=self.floor).reciprocal_())
+            return
         # An input that never changes carries nothing; dividing by its rounding noise would make it loud.
         self._scale.copy_(torch.where(variance > 1e-10, (variance + 1e-8).rsqrt(), 1.0))
 

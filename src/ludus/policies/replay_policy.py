@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ludus.envs.vec import ActionSpace
 from ludus.errors import ConfigError
 from ludus.policies.mlp import StackedMLP
+from ludus.policies.normalizer import REPLAY_LIMITS, ObsNormalizer
 from ludus.policies.policy import Policy, PolicyConfig
 from ludus.policies.replay_heads import ReplayHead, make_replay_head
 
@@ -27,6 +28,8 @@ class ReplayPolicy(Policy):
             )
         super().__init__(obs_space, action_space, config)
         self.kind = kind
+        if self.normalizer is not None:
+            self.normalizer = ObsNormalizer((self.encoder.inputs,), *REPLAY_LIMITS)
         self.head = make_replay_head(kind, action_space, self.features)
 
     def outputs(self, x: Tensor) -> tuple[list[Tensor], Tensor]:

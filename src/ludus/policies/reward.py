@@ -1,7 +1,7 @@
 """The reward model r̂(s, a, s − s'): what one step is worth, learned from what whole episodes were worth."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from ludus.policies.mlp import MLP, Dense
-from ludus.policies.normalizer import ObsNormalizer
+from ludus.policies.normalizer import REPLAY_LIMITS, ObsNormalizer
 from ludus.policies.vision import EncoderKind, is_image, make_encoder
 
 Obs = Mapping[str, Tensor]
 ObsShapes = Mapping[str, tuple[tuple[int, ...], Any]]
-_CLIP, _FLOOR = 5.0, 1e-2  # of normalised observations; of their standard deviation
 _FRAME_FLOOR = 1e-3  # frozen features differ little where most of a picture stands still
 _CHUNK = 256  # frames encoded at once where a whole episode is read
 
@@ -29,22 +28,7 @@ class RewardModelConfig:
     image_features: int = 64
     progress: bool = False
     success: bool = False
-    normalize_obs: bool = True
     seed: int = 0
-
-
-class FlooredNormalizer(ObsNormalizer):
-    """A normaliser whose standard deviation never counts as less than `floor`."""
-
-    def __init__(self, shape: tuple[int, ...], clip: float = _CLIP, floor: float = _FLOOR) -> None:
-        super().__init__(shape, clip)
-        self.floor = floor
-
-    @torch.no_grad()
-    def update(self, parts: Iterable[Tensor]) -> None:
-        super().update(parts)
-        deviation = (self.m2 / self.count.clamp(min=1)).sqrt()
-        self._scale.copy_(deviation.clamp_(min=self.floor).reciprocal_())
 
 
 class RewardPass(NamedTuple):
@@ -60,10 +44,9 @@ class RewardModel(nn.Module):
 
     Observations are named tensors [n, ...]: float vectors, or uint8 images; where the encoder is frozen an image
     may also be given as its features, float [n, image_features], computed once by `encode_frames`. Rewards are
-    in training units, (R / T − return_shift) / return_scale, which `to_units` turns into real ones.
+    in training units, R / T / return_scale, which `to_units` turns into real ones.
     """
 
-    return_shift: Tensor
     return_scale: Tensor
     return_episodes: Tensor
 
@@ -76,15 +59,14 @@ class RewardModel(nn.Module):
         self.learned = bool(self.cameras) and config.encoder == "conv"
         self.encoders = nn.ModuleList(self._make_encoder(i, name) for i, name in enumerate(self.cameras))
         vector, frames = sum(map(self._size, self.vectors)), config.image_features * len(self.cameras)
-        self.normalizer = FlooredNormalizer((vector,)) if config.normalize_obs and vector else None
+        self.normalizer = ObsNormalizer((vector,), *REPLAY_LIMITS) if vector else None
         frozen = bool(frames) and not self.learned
-        self.frame_normalizer = FlooredNormalizer((frames,), floor=_FRAME_FLOOR) if frozen else None
+        self.frame_normalizer = ObsNormalizer((frames,), REPLAY_LIMITS[0], _FRAME_FLOOR) if frozen else None
         self.features, self._frames = vector + frames, frames
         self.trunk = MLP(2 * self.features + action_size, config.hidden, "relu")
         self.names = ["reward"] + ["progress"] * config.progress + ["success"] * config.success
         self.head = Dense(self.trunk.features, len(self.names))
         self._initialise()
-        self.register_buffer("return_shift", torch.zeros((), dtype=torch.float64))
         self.register_buffer("return_scale", torch.ones((), dtype=torch.float64))
         self.register_buffer("return_episodes", torch.zeros((), dtype=torch.int64))
 
@@ -179,33 +161,21 @@ class RewardModel(nn.Module):
 
     def to_units(self, reward: Tensor) -> Tensor:
         """Training units → the units of the returns it was trained on."""
-        return reward * self.return_scale + self.return_shift
+        return reward * self.return_scale
 
     def target(self, episode_return: Tensor, length: Tensor) -> Tensor:
         """[m] what the mean of r̂ over each episode should be, in training units."""
-        return ((episode_return.double() / length - self.return_shift) / self.return_scale).float()
+        return (episode_return.double() / length / self.return_scale).float()
 
     @torch.no_grad()
-    def start_units(self, scale: float, mean: float, episodes: int) -> float:
+    def start_units(self, scale: float, mean: float, episodes: int) -> None:
         """Training units for a network that has learned nothing, which then starts at `mean` (in real units).
 
         Its weights stay: the size of its outputs belongs to training units, whatever the real ones are.
         """
-        ratio = float(self.return_scale) / scale
         self.return_scale.fill_(scale)
         self.return_episodes.fill_(episodes)
-        self.head.bias[0] = (mean - float(self.return_shift)) / scale
-        return ratio
-
-    @torch.no_grad()
-    def change_units(self, scale: float, episodes: int) -> float:
-        """New training units for a trained network; its rewards in real units stay. Returns old / new scale."""
-        ratio = float(self.return_scale) / scale  # (r − shift) / scale: the shift stays, so both parts scale
-        self.head.weight[0] *= ratio
-        self.head.bias[0] *= ratio
-        self.return_scale.fill_(scale)
-        self.return_episodes.fill_(episodes)
-        return ratio
+        self.head.bias[0] = mean / scale
 
     # Learning -----------------------------------------------------------------------------------
     def forward_pass(self, obs: Obs, action: Tensor, next_obs: Obs) -> RewardPass:

@@ -125,11 +125,6 @@ def shift_images(images: Tensor, shifts: Tensor, pixels: int) -> Tensor:
     return runs.index_select(0, (y * width + pixels - shifts[:, 1:]).flatten()).view(n, h, w, 3)
 
 
-def random_shift(images: Tensor, pixels: int, generator: torch.Generator) -> Tensor:
-    """Every image moved by its own random shift. One shift for several: `draw_shifts` and `shift_images`."""
-    return shift_images(images, draw_shifts(len(images), pixels, generator), pixels)
-
-
 def _first_stride(shape: tuple[int, ...]) -> int:
     return 2 if min(shape[:2]) <= _SMALL else 4
 

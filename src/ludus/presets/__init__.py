@@ -27,7 +27,7 @@ OPEN_KINDS = {
         "any PettingZoo parallel environment, by module or registered name",
     ),
     "mettagrid": ("mettagrid", "mettagrid:navigation", "MettaGrid's worlds (needs the extra ludus[mettagrid])"),
-    "rrd-mujoco": ("rrd", "rrd-mujoco:hopper", "the same for another task, or any Gymnasium environment's id"),
+    "rrd-mujoco": ("rrd", "rrd-mujoco:hopper", "rrd-mujoco on another task, or on any Gymnasium environment"),
     "vec": ("custom", "vec:my_module:make_env", "your own batched environment, on CPU or GPU"),
 }
 

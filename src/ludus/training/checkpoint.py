@@ -109,10 +109,14 @@ def _write_part(path: Path, tree: Any, tensors: dict[str, Tensor]) -> None:
     tensors = {name: value.detach().contiguous().cpu() for name, value in tensors.items()}
     plain = split_tree(tree, tensors)
     target = path.with_suffix(".safetensors")
-    # Clones, because safetensors refuses tensors that share memory, as parameters of one flat tensor do.
-    save_file({name: value.clone() for name, value in tensors.items()}, target)
+    save_file({name: _alone(value) for name, value in tensors.items()}, target)
     _sync_file(target)
     _write_text(path.with_suffix(".json"), json.dumps(plain, indent=1))
+
+
+def _alone(value: Tensor) -> Tensor:
+    """A copy of what shares memory, as parameters of one flat tensor do: safetensors refuses it."""
+    return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()
 
 
 def _write_text(path: Path, text: str) -> None:

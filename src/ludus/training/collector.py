@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ludus.buffers.segments import SegmentBuffer, Segments, SegmentSchedule
-from ludus.envs.vec import EpisodeStats, State, Step, VecEnv, combine_stats, derive_seed, restore_generator
+from ludus.envs.vec import EpisodeStats, State, Step, VecEnv, derive_seed, restore_generator, rollout_metrics
 from ludus.errors import EnvError
 from ludus.graphs import Graphed
 from ludus.policies.actor_critic import ActorCritic
@@ -260,12 +260,7 @@ class Collector:
         self.buffer.time = self.schedule.start(update * self.schedule.segments)
 
     def episode_metrics(self) -> dict[str, float]:
-        """`rollout/…` means over the episodes that ended since the last reading; the last known where none did."""
-        means = combine_stats([group.stats.read() for group in self.groups])
-        if "success" in means:
-            means["success_rate"] = means.pop("success")
-        self._last_metrics |= {f"rollout/{name}": value for name, value in means.items()}
-        return dict(self._last_metrics)
+        return rollout_metrics([group.stats for group in self.groups], self._last_metrics)
 
     def set_progress(self, fraction: float) -> None:
         for group in self.groups:

@@ -282,10 +282,7 @@ class Trainer:
                 self._recent_losses[_SUMMARY_BATCHES:],
             )
             self.console.recent("train/r_loss", sum(some) / len(some))
-        done = self.counters.iteration * self.plan.batches_per_iteration
-        self.console.iteration(
-            f"iteration {self.counters.iteration:,}, {done:,} batches: R_loss {losses.mean():.4g}"
-        )
+        self.console.iteration(f"iteration {self.counters.iteration:,}: R_loss {losses.mean():.4g}")
 
     # Saving -------------------------------------------------------------------------------------
     def _checkpoint_due(self) -> bool:

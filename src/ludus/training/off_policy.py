@@ -15,6 +15,7 @@ from ludus.training.replay_collector import ReplayCollector
 from ludus.training.replay_job import ReplayJob, make_policy, obs_field, trial_learner
 from ludus.training.store_job import trial_of
 
+_EPISODES_FOR_UNITS = 10
 _UNKNOWN_LENGTH = 1_000  # steps an episode may take where nobody says
 
 
@@ -45,6 +46,11 @@ class OffPolicyJob(ReplayJob):
             rows,
             longest,
         )
+        if 0 < replay.longest < envs[0].max_steps:
+            raise ConfigError(
+                f"--replay.longest {replay.longest:,} is less than the {envs[0].max_steps:,} steps an episode of "
+                f"{envs[0].name} may take; leave it at 0."
+            )
         if longest >= replay.capacity:
             raise ConfigError(
                 f"--replay.capacity {replay.capacity:,} cannot hold one episode of {longest:,} steps and its last "
@@ -83,8 +89,10 @@ class OffPolicyJob(ReplayJob):
         return metrics
 
     def _ready(self) -> bool:
-        """A return to decompose comes with the end of an episode."""
-        return self.config.reward.method == "none" or self.store.episodes > 0
+        """Returns to decompose come with the ends of episodes; their units are those of the first few."""
+        reward = self.config.reward
+        wanted = _EPISODES_FOR_UNITS if reward.learned and reward.normalize_returns else 1
+        return reward.method == "none" or self.store.total_episodes_added >= wanted
 
     def cycle_metrics(self) -> dict[str, float]:
         metrics = {**self.collector.episode_metrics(), **super().cycle_metrics()}
@@ -96,7 +104,7 @@ class OffPolicyJob(ReplayJob):
         config, replay, envs = self.config, self.config.replay, self.config.env.num_envs
         ratio = replay.train_batches / self.plan.steps_per_iteration
         paid = "paid once per episode, " if config.episodic_reward else ""
-        idle = replay.warmup // self.plan.steps_per_iteration  # iterations that only collect
+        idle = max(0, -(-replay.warmup // self.plan.steps_per_iteration) - 1)  # iterations that only collect
         rate = trial_of(trial_learner(config, self.policy, self.device))
         return [
             self._setting_line(),

@@ -6,26 +6,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.buffers.episodes import EpisodeStore
 from ludus.config import TrainConfig, make_plan
 from ludus.data.episode import Episode
 from ludus.data.reading import DataSummary
 from ludus.envs import make_eval_env
-from ludus.envs.vec import State
 from ludus.errors import ConfigError
 from ludus.policies.replay_heads import GreedyHead
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.job import Show
 from ludus.training.memory import size
-from ludus.training.recorded import load_recorded, vector_keys, vector_of
+from ludus.training.recorded import Recorded, load_recorded, vector_keys, vector_of
 from ludus.training.replay_job import ReplayJob, make_policy, obs_field
+
+_SPREAD = 1e-3  # a smaller part of the largest reward is no spread
 
 
 class OfflineJob(ReplayJob):
     """An iteration is batches alone. The data is not in a checkpoint: it is read again, and must be the same."""
 
+    recorded: Recorded
+
     def __init__(self, config: TrainConfig, device: torch.device) -> None:
-        # Recorded observations are all there: standardising them by their exact moments costs nothing.
-        config = dataclasses.replace(config, policy=dataclasses.replace(config.policy, normalize_obs=True))
+        # Recorded observations are all there: their exact moments are known before the first gradient step.
+        networks = dataclasses.replace(config.policy, normalize_obs=config.data.normalize_obs)
+        config = dataclasses.replace(config, policy=networks)
         env = make_eval_env(config.env, 1)
         policy = make_policy(config, env.obs_space, env.action_space, device)
         env.close()
@@ -39,10 +44,12 @@ class OfflineJob(ReplayJob):
             kept_action=lambda summary: policy.head.action_size,
         )
         store = self.recorded.store
-        assert policy.normalizer is not None
-        policy.normalizer.update([store.obs["obs"][: store.steps + store.episodes]])
-        _standardise(store.reward)
+        if policy.normalizer is not None:
+            policy.normalizer.update([store.obs["obs"][: store.steps + store.episodes]])
+        self.reward_scale = _reward_scale(store)
+        store.reward /= self.reward_scale
         super().__init__(config, device, policy, store)
+        self.learner.fixed_scale = True
         batches = config.replay.train_batches
         self.plan = make_plan(config, batches, batches, "batches")
 
@@ -78,25 +85,23 @@ class OfflineJob(ReplayJob):
         batches = self.plan.batches_per_iteration
         return self._learn(lambda batch: show(batch / batches, batch))
 
-    def state(self, whole: bool) -> State:
-        return {**super().state(whole), "data": self.recorded.fingerprint()}
-
-    def load_state(self, state: State, iteration: int) -> bool:
-        self.recorded.check_same(state["data"])
-        return super().load_state(state, iteration)
-
     def lines(self) -> list[str]:
         bc = self.config.replay.bc
         how = f"imitation beside the critic's say of {bc:g}" if bc else "the critic alone, without imitation"
         return [
             self._setting_line(),
             f"{self.recorded.line()}; {how}; {size(self.recorded.bytes)}",
+            f"rewards divided by their spread, {self.reward_scale:.3g}",
             self._duration_line(self._trial_rate()),
         ]
 
 
-def _standardise(reward: Tensor) -> None:
-    """To a spread of 1: a critic of rewards of a hundredth would learn its own first guesses."""
+def _reward_scale(store: EpisodeStore) -> float:
+    """The spread of all steps' rewards: beside its own first guesses a critic would not see smaller ones."""
+    paid = torch.ones(len(store.reward), dtype=torch.bool, device=store.device)
+    finished = store.length > 0
+    paid[store.start[finished] + store.length[finished]] = False  # the row after the last step
+    paid[store.steps + store.episodes :] = False
+    reward = store.reward[paid]
     spread = float(reward.std())
-    if spread > 0:
-        reward /= spread
+    return spread if spread > _SPREAD * float(reward.abs().max()) else 1.0

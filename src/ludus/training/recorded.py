@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -53,14 +54,14 @@ class Recorded:
         return f"{len(self.summary.episodes)} episodes{told}, {self.summary.total_steps:,} steps{held}"
 
 
-def choose_held_out(episodes: list[EpisodeInfo], share: float, seed: int) -> set[int]:
-    """Numbers of the episodes to hold out: the same share of successes, of failures and of the others."""
+def choose_held_out(episodes: list[EpisodeInfo], share: float, seed: int) -> set[tuple[Path, str]]:
+    """File and name of the episodes to hold out: the same share of successes, of failures and of the others."""
     generator = np.random.default_rng(derive_seed(seed, 9))
-    chosen: set[int] = set()
+    chosen: set[tuple[Path, str]] = set()
     for kind in (True, False, None):
-        numbers = [i for i, episode in enumerate(episodes) if episode.success is kind]
-        count = round(share * len(numbers))
-        chosen |= set(generator.permutation(numbers)[: min(count, max(len(numbers) - 1, 0))].tolist())
+        alike = [episode for episode in episodes if episode.success is kind]
+        count = min(round(share * len(alike)), max(len(alike) - 1, 0))
+        chosen |= {(alike[i].file, alike[i].name) for i in generator.permutation(len(alike))[:count]}
     return chosen
 
 
@@ -75,43 +76,41 @@ def load_recorded(
     """Read everything once. `fields` says what the store keeps of an observation, and `prepare` makes that."""
     summary = scan(config)
     held = choose_held_out(summary.episodes, config.held_out, seed)
-    learned = [episode for i, episode in enumerate(summary.episodes) if i not in held]
+    learned = [episode for episode in summary.episodes if (episode.file, episode.name) not in held]
     # Two rows more than all: the ring never has to let an episode go.
     rows = sum(episode.length + 1 for episode in learned) + 2
     shape = (fields(summary), ((kept_action(summary),), torch.float32), rows, 0, 0)
-    hidden = summary.has_true_reward
-    needed = store_bytes(*shape, hidden)
-    beside = summary.memory_bytes * len(held) // max(1, len(summary.episodes))
-    refuse_what_cannot_fit(
-        needed,
-        f"{len(learned)} episodes of {sum(e.length for e in learned):,} steps",
-        "Shrink images with --data.image-size, leave some out with --data.keys, or keep features instead of "
-        "pixels with --reward.encoder frozen.",
-        device,
-    )
-    store = EpisodeStore(*shape, device, hidden)
-    recorded = Recorded(summary, store, [], needed + beside)
-    for i, episode in enumerate(read_episodes(config)):
-        if i in held:
+    needed = store_bytes(*shape)
+    beside = summary.memory_bytes * len(held) // max(1, len(summary.episodes))  # stays in the host's memory
+    _refuse_what_cannot_fit(needed, beside, device, len(summary.episodes))
+    recorded = Recorded(summary, EpisodeStore(*shape, device), [], needed + beside)
+    for episode in read_episodes(config):
+        if (episode.file, episode.name) in held:
             recorded.held_out.append(episode)
         else:
-            _put(store, episode, *prepare(episode))
+            _put(recorded.store, episode, *prepare(episode))
     return recorded
+
+
+def _refuse_what_cannot_fit(needed: int, beside: int, device: torch.device, episodes: int) -> None:
+    advice = (
+        "Shrink images with --data.image-size, leave some out with --data.keys, or keep features instead of "
+        "pixels with --reward.encoder frozen."
+    )
+    if device.type == "cpu":
+        needed, beside = needed + beside, 0
+    refuse_what_cannot_fit(needed, f"{episodes} recorded episodes", advice, device)
+    refuse_what_cannot_fit(beside, "the episodes held out", advice, torch.device("cpu"))
 
 
 def _put(store: EpisodeStore, episode: Episode, obs: Obs, action: Tensor) -> None:
     success = None if episode.success is None else float(episode.success)
-    hidden = None
-    if store.hidden_reward is not None:
-        truth = episode.true_reward
-        hidden = torch.zeros(episode.length) if truth is None else torch.from_numpy(truth).float()
     store.add(
         obs,
         action,
         torch.from_numpy(episode.reward).float(),
         terminated=episode.terminated,
         success=success,
-        hidden_reward=hidden,
         episode_return=episode.episode_return,
     )
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ludus.buffers.episodes import EpisodeStore
-from ludus.envs.vec import EpisodeStats, State, Step, VecEnv, combine_stats, derive_seed, restore_generator
+from ludus.envs.vec import EpisodeStats, State, Step, VecEnv, derive_seed, restore_generator, rollout_metrics
 from ludus.errors import ConfigError, EnvError
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.timing import Timing
@@ -91,12 +91,7 @@ class ReplayCollector:
 
     # Metrics and state --------------------------------------------------------------------------
     def episode_metrics(self) -> dict[str, float]:
-        """`rollout/…` means over the episodes that ended since the last reading; the last known where none did."""
-        means = combine_stats([group.stats.read() for group in self.groups])
-        if "success" in means:
-            means["success_rate"] = means.pop("success")
-        self._last_metrics |= {f"rollout/{name}": value for name, value in means.items()}
-        return dict(self._last_metrics)
+        return rollout_metrics([group.stats for group in self.groups], self._last_metrics)
 
     def set_progress(self, fraction: float) -> None:
         for group in self.groups:

@@ -13,7 +13,7 @@ from ludus.algorithms.reward_metrics import correlation
 from ludus.algorithms.rrd import RewardLearner, make_reward_model
 from ludus.buffers.episodes import EpisodeStore
 from ludus.config import TrainConfig
-from ludus.envs.vec import ActionSpace, derive_seed
+from ludus.envs.vec import ActionSpace, State, derive_seed
 from ludus.policies.making import make_replay_policy
 from ludus.policies.replay_heads import GreedyHead
 from ludus.policies.replay_policy import ReplayPolicy
@@ -40,13 +40,20 @@ class ReplayJob(StoreJob):
             models["reward"] = self.learner.reward_learner.model
         super().__init__(config, device, store, self.learner, models)
         self.waits = device.type == "cpu"
+        self._fitted = False  # the reward's units
         self._evaluator = PolicyEvaluator(config, policy)
 
     def _learn(self, on_batch: Callable[[int], None]) -> dict[str, Tensor]:
         reward = self.learner.reward_learner
-        if reward is not None and int(reward.model.return_episodes) == 0:
+        if reward is not None and not self._fitted:
             reward.fit(*self.store.returns_and_lengths())
+            self._fitted = True  # known here: asking the model would wait for the GPU
         return super()._learn(on_batch)
+
+    def load_state(self, state: State, iteration: int) -> bool:
+        reward = self.learner.reward_learner
+        self._fitted = reward is not None and int(reward.model.return_episodes) > 0
+        return super().load_state(state, iteration)
 
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
         return self._evaluator.evaluate(interrupted)
@@ -72,8 +79,7 @@ class ReplayJob(StoreJob):
         config, replay = self.config, self.config.replay
         reward = ""
         if config.reward.learned:
-            k = config.reward.rrd_sample_size
-            reward = f"; {config.reward.method} {config.reward.sequences} × {k} steps"
+            reward = f"; {config.reward.told()}"
         return (
             f"{config.algo.upper()}, networks {' × '.join(map(str, config.policy.hidden))}, batches of "
             f"{replay.batch_size}{reward}; seed {config.seed}, device {config.device}"

@@ -12,11 +12,11 @@ from ludus.buffers.episodes import EpisodeStore, Fields
 from ludus.config import TrainConfig, make_plan
 from ludus.data.episode import Episode
 from ludus.data.reading import DataSummary
-from ludus.envs.vec import State, derive_seed
+from ludus.envs.vec import derive_seed
 from ludus.policies.reward import RewardModel
 from ludus.training.job import Show
 from ludus.training.memory import size
-from ludus.training.recorded import load_recorded
+from ludus.training.recorded import Recorded, load_recorded
 from ludus.training.store_job import StoreJob
 
 
@@ -24,6 +24,7 @@ class RewardJob(StoreJob):
     """An iteration is batches of sub-sequences. The data is not in a checkpoint: it is read again."""
 
     rate_name = "reward.learning-rate"
+    recorded: Recorded
 
     def __init__(self, config: TrainConfig, device: torch.device) -> None:
         self.config, self.device = config, device
@@ -92,18 +93,10 @@ class RewardJob(StoreJob):
         known = {f"reward/{name}": value for name, value in self._report(self.model).items() if value == value}
         return {"Timesteps": self.store.steps, "reward/episodes": len(self.recorded.held_out), **known}
 
-    def state(self, whole: bool) -> State:
-        return {**super().state(whole), "data": self.recorded.fingerprint()}
-
-    def load_state(self, state: State, iteration: int) -> bool:
-        self.recorded.check_same(state["data"])
-        return super().load_state(state, iteration)
-
     def lines(self) -> list[str]:
         config = self.config
-        m, k = config.reward.sequences, config.reward.rrd_sample_size
         return [
-            f"{config.reward.method} {m} × {k} steps a batch, of {', '.join(self.model.obs)}; seed {config.seed}, "
+            f"{config.reward.told()} a batch, of {', '.join(self.model.obs)}; seed {config.seed}, "
             f"device {config.device}",
             f"{self.recorded.line()}; {size(self.recorded.bytes)}",
             self._duration_line(self._trial_rate()),

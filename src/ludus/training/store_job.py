@@ -13,6 +13,7 @@ from ludus.config import TrainConfig
 from ludus.envs.vec import State
 from ludus.training.checkpoint import Model
 from ludus.training.job import Job
+from ludus.training.recorded import Recorded
 from ludus.training.timing import Timing
 
 _TRIAL_BATCHES = 20
@@ -20,6 +21,8 @@ _TRIAL_BATCHES = 20
 
 class StoreJob(Job):
     """A store and the batches that are made of it."""
+
+    recorded: Recorded | None = None  # where the store was filled from files, which are not in a checkpoint
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class StoreJob(Job):
         self._means = Means()
         self._losses: list[Tensor] = []  # of the batches since the last call of `take_batch_losses`
         self._rate_factor = 1.0
+        self._skipped = torch.zeros((), device=device)  # gradient steps of the cycle that were not finite
 
     def _learn(self, on_batch: Callable[[int], None]) -> dict[str, Tensor]:
         """The batches of an iteration."""
@@ -44,11 +48,15 @@ class StoreJob(Job):
         if "reward" in self.models:
             self._losses.append(self.batches.reward_losses.clone())
         self._means.add(metrics)
+        if not self.waits:  # asked once a cycle: of all its iterations
+            self._skipped = self._skipped + metrics["train/skipped_updates"]
+            metrics["train/skipped_updates"] = self._skipped
         self.timing.learn += time.perf_counter() - started
         return metrics
 
     def cycle_metrics(self) -> dict[str, float]:
         store = self.store
+        self._skipped = torch.zeros((), device=self.device)
         seen = {"Episodes": store.total_episodes_added, "Timesteps": store.steps + store.open_steps}
         return {**self._means.take(), **(seen if self.tabulated else {})}
 
@@ -76,9 +84,16 @@ class StoreJob(Job):
         return self.batches.weights()
 
     def state(self, whole: bool) -> State:
-        return {"batches": self.batches.state(), "means": self._means.state(), "rate_factor": self._rate_factor}
+        return {
+            "batches": self.batches.state(),
+            "means": self._means.state(),
+            "rate_factor": self._rate_factor,
+            "data": None if self.recorded is None else self.recorded.fingerprint(),
+        }
 
     def load_state(self, state: State, iteration: int) -> bool:
+        if self.recorded is not None:
+            self.recorded.check_same(state["data"])
         self.batches.load_state(state["batches"])
         self._means.load_state(state["means"])
         self.set_rate_factor(state["rate_factor"])
