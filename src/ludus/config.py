@@ -175,7 +175,8 @@ class Plan:
             sign = "=" if whole else "≥"  # the last epoch may be shorter
             return [f"epochs × cycles × iterations × batches: {counts} {sign} {self.total_batches:,} batches"]
         return [
-            f"{self.total_steps:,} steps = {self.epochs} epoch{'s' * (self.epochs > 1)} › {self.cycles_per_epoch} cycles › "
+            f"{self.total_steps:,} steps = {self.epochs} epoch{'s' * (self.epochs > 1)} › "
+            f"{self.cycles_per_epoch} cycles › "
             f"{self.iterations_per_cycle} iterations of {self.steps_per_iteration:,} steps › "
             f"{self.batches_per_iteration} batches"
         ]
