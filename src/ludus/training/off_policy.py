@@ -7,7 +7,7 @@ from ludus.algorithms.rrd import check_reward_config
 from ludus.buffers.episodes import EpisodeStore, store_bytes
 from ludus.config import TrainConfig, make_plan
 from ludus.envs import make_groups
-from ludus.envs.vec import State
+from ludus.envs.vec import State, VecEnv
 from ludus.errors import ConfigError
 from ludus.training.job import Job, Show
 from ludus.training.memory import refuse_what_cannot_fit, size
@@ -39,24 +39,9 @@ class OffPolicyJob(ReplayJob):
         plan = make_plan(config, self._steps * rows, replay.train_batches)
         policy = make_policy(config, envs[0].obs_space, envs[0].action_space, device)
         longest = replay.longest or envs[0].max_steps or _UNKNOWN_LENGTH
-        shape = (
-            {"obs": obs_field(policy.obs_space)},
-            ((policy.head.action_size,), torch.float32),
-            replay.capacity,
-            rows,
-            longest,
-        )
-        if 0 < replay.longest < envs[0].max_steps:
-            raise ConfigError(
-                f"--replay.longest {replay.longest:,} is less than the {envs[0].max_steps:,} steps an episode of "
-                f"{envs[0].name} may take; leave it at 0."
-            )
-        if longest >= replay.capacity:
-            raise ConfigError(
-                f"--replay.capacity {replay.capacity:,} cannot hold one episode of {longest:,} steps and its last "
-                f"observation; {longest + 1:,} is the least, a hundred times that is usual."
-            )
-        self.warnings = self._check(config, plan.total_steps, longest)
+        self.warnings = _check(config, envs[0], plan.total_steps, longest)
+        fields = {"obs": obs_field(policy.obs_space)}, ((policy.head.action_size,), torch.float32)
+        shape = (*fields, replay.capacity, rows, longest)
         hidden = config.episodic_reward
         self._bytes = store_bytes(*shape, hidden)
         refuse_what_cannot_fit(
@@ -67,14 +52,6 @@ class OffPolicyJob(ReplayJob):
         self.collector = ReplayCollector(envs, policy, self.store, config.seed)
         self.collector.timing = self.timing
         self._collected = 0
-
-    @staticmethod
-    def _check(config: TrainConfig, total: int, longest: int) -> tuple[str, ...]:
-        if config.replay.warmup >= total:
-            raise ConfigError(
-                f"--replay.warmup {config.replay.warmup:,} leaves nothing to learn in {total:,} steps of training."
-            )
-        return tuple(check_reward_config(config.reward, longest))
 
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
         self.collector.set_progress(progress)
@@ -131,3 +108,23 @@ class OffPolicyJob(ReplayJob):
     def close(self) -> None:
         super().close()
         self.collector.close()
+
+
+def _check(config: TrainConfig, env: VecEnv, total: int, longest: int) -> tuple[str, ...]:
+    """A clear error where the numbers do not fit each other; otherwise warnings."""
+    replay = config.replay
+    if 0 < replay.longest < env.max_steps:
+        raise ConfigError(
+            f"--replay.longest {replay.longest:,} is less than the {env.max_steps:,} steps an episode of "
+            f"{env.name} may take; leave it at 0."
+        )
+    if longest >= replay.capacity:
+        raise ConfigError(
+            f"--replay.capacity {replay.capacity:,} cannot hold one episode of {longest:,} steps and its last "
+            f"observation; {longest + 1:,} is the least, a hundred times that is usual."
+        )
+    if replay.warmup >= total:
+        raise ConfigError(
+            f"--replay.warmup {replay.warmup:,} leaves nothing to learn in {total:,} steps of training."
+        )
+    return tuple(check_reward_config(config.reward, longest))
