@@ -338,7 +338,7 @@ def test_a_checkpoint_of_a_policy_with_a_memory_acts_as_the_policy_did(
     keep = Keep(5)
     folder = train("forage", tmp_path / "run", keep)
     checkpoint = newest_intact(folder / "checkpoints", pytest.fail)
-    assert "/state/collector/buffer/starts" in load_file(checkpoint / "training.safetensors")  # half recorded
+    assert "/state/job/collector/buffer/starts" in load_file(checkpoint / "training.safetensors")  # half recorded
     env = ludus.make_env("forage", num_envs=8, evaluation=True, episode_length=20)
     policies = keep.policy, checkpoints.load_policy(checkpoint)
     actors = [policy.actor(deterministic, torch.Generator().manual_seed(1)) for policy in policies]

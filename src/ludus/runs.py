@@ -128,9 +128,10 @@ def _finish(trainer: Trainer) -> None:
             f"ludus eval {folder}                    how good it is, on the episodes held out",
             f"ludus label FILE --run {folder}        a copy of the data with this reward in it",
         ]
+    done = f"Trained {trainer.step:,} {trainer.plan.unit} in {trainer.counters.seconds:.0f} s."
     screen.finish(
         [
-            f"Trained {trainer.step:,} {trainer.plan.unit} in {trainer.counters.seconds:.0f} s. Run: {folder}",
+            f"{done} Run folder: {folder}",
             *used,
             f"ludus report {folder}                  all in one page: {folder}/report.html",
             f"tensorboard --logdir {folder}/tb       all metrics",
