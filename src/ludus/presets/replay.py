@@ -59,12 +59,13 @@ def _pendulum(config: TrainConfig) -> TrainConfig:
 
 
 def _cart_pole(config: TrainConfig) -> TrainConfig:
+    """rl-zoo3's settings: long bursts of small batches, the target copied after each."""
+    burst = {"steps": 256, "train_batches": 128, "batch_size": 64, "learning_rate": 2.3e-3, "train_target": 128}
     return dataclasses.replace(
         config,
-        policy=dataclasses.replace(_NETWORKS, hidden=(64, 64)),
-        replay=dataclasses.replace(config.replay, learning_rate=1e-3, capacity=100_000, train_target=100),
-        dqn=dataclasses.replace(config.dqn, epsilon_until=0.3),
-        loop=LoopConfig(total_steps=50_000, iterations=10),
+        replay=dataclasses.replace(config.replay, capacity=100_000, **burst),  # type: ignore[arg-type]
+        dqn=dataclasses.replace(config.dqn, epsilon_until=0.16, epsilon_final=0.04),
+        loop=LoopConfig(total_steps=50_000, iterations=4),
     )
 
 
