@@ -14,6 +14,7 @@ from ludus.envs.kuka import task as kuka
 from ludus.envs.kuka.kinematics import joints_for
 from ludus.envs.kuka.scripted import scripted_action
 from ludus.envs.kuka.task import CUBE_HALF, CUBE_ON_PAD, FINGER_OPEN, HOME, KukaConfig, KukaPickPlace
+from ludus.envs.sim_task import ALL_ROWS
 from ludus.envs.vec import Step
 
 OPEN, CLOSE = 1.0, -1.0
@@ -59,7 +60,7 @@ def place(
     env.memory["target"][:] = tensor(hand)
     env.memory["grip"][:] = torch.where(qpos[:, 7] < FINGER_OPEN, CLOSE, OPEN).double()
     env.sim.forward()
-    env.episode_begun(torch.arange(env.num_rows))
+    env.memory.update(env.begun(ALL_ROWS))
 
 
 def action(env: KukaPickPlace, move: object = (0.0, 0.0, 0.0), grip: object = OPEN) -> Tensor:

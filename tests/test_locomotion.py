@@ -1,5 +1,7 @@
 """The locomotion tasks are Gymnasium's, step by step, and keep the contract of an environment."""
 
+import io
+import json
 from pathlib import Path
 
 import gymnasium as gym
@@ -8,10 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
+import ludus
 from ludus.envs.locomotion import TASKS, LocomotionConfig, LocomotionTask, make_locomotion
-from ludus.envs.sim_task import Score
+from ludus.envs.sim import CpuSimulator
+from ludus.envs.sim_task import ALL_ROWS, Score
 from ludus.envs.vec import Step
 from ludus.errors import ConfigError
+from ludus.logging.console import Console
 
 GYMNASIUM = {
     "half-cheetah": "HalfCheetah-v5",
@@ -166,7 +171,7 @@ def test_a_row_does_not_depend_on_the_others(task: str) -> None:
     for name in ("qpos", "qvel"):
         alone.sim.field(name)[0] = env.sim.field(name)[3]
     alone.sim.forward()
-    alone.episode_begun(torch.tensor([0]))
+    alone.memory.update(alone.begun(ALL_ROWS))
     for action in random_actions(env, 100):
         step, single = env.step(action), alone.step(action[3:4])
         assert torch.equal(step.final_obs[3], single.final_obs[0])
@@ -213,3 +218,22 @@ def test_an_unknown_task_is_answered_with_the_nearest() -> None:
 def test_loading_a_model_leaves_no_log_file_behind() -> None:
     make("half-cheetah").close()
     assert not Path("MUJOCO_LOG.TXT").exists()
+
+
+@pytest.mark.parametrize("algo", ["ppo", "sac"])
+def test_simulations_that_lack_room_are_told_of_once(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As MuJoCo Warp counts them; here they are made up."""
+    monkeypatch.setattr(CpuSimulator, "faults", lambda self: {"contact_overflow": 3.0, "constraint_overflow": 0.0})
+    settings = {
+        "env.num_envs": 4, "env.max_steps": 10, "env.threads": 1, "ppo.horizon": 8, "ppo.minibatches": 1,
+        "groups": 1, "policy.hidden": (8,), "replay.steps": 8, "replay.train_batches": 1, "replay.warmup": 8,
+        "replay.capacity": 200, "loop.total_steps": 96, "eval.every": 96, "eval.episodes": 1, "log.report": False,
+    }  # fmt: skip
+    output = io.StringIO()
+    folder = ludus.train("hopper", "run", console=Console("plain", output), algo=algo, overrides=settings)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    told = [row["rollout/contact_overflow"] for row in rows if "rollout/contact_overflow" in row]
+    assert len(told) >= 2
+    assert set(told) == {3.0}
+    assert output.getvalue().count("3 simulations had no room for all their contacts") == 1
+    assert "constraints" not in output.getvalue()

@@ -32,6 +32,7 @@ Train policies with one loop, from two CPU cores to a GPU.
   report RUN             curves and 3-D replay in one HTML page
   export RUN FILE.onnx   the policy, normaliser inside, for other programs
   data info FILE…        what recorded data holds, and what is suspicious about it
+  motions import|check … clips of motion for the humanoid: bring them here, look at them
   record RUN|scripted    demonstrations of the KUKA task, successes and failures
   label FILE --run RUN   a copy of recorded data with a learned reward in it
   list                   presets
@@ -191,24 +192,32 @@ def _eval(arguments: list[str]) -> None:
         stochastic: Annotated[bool, Flag] = False,
         json: Annotated[bool, Flag] = False,
         seed: int | None = None,
+        clip: str = "",
     ) -> None:
         """Measure a run's best policy on starts that neither training nor the choice of the best has used.
 
+        A humanoid that follows clips plays every one of them from fixed starts; a table tells how each went, the
+        worst first.
+
         Args:
             run: Folder of the run.
-            episodes: How many episodes.
+            episodes: How many episodes; not used where the starts are fixed, which are all played once.
             stochastic: Sample actions instead of taking the most likely ones.
-            json: Print the result as JSON.
+            json: Print the result as JSON; the table is in its "rows".
             seed: Of the starts; by default the run's own evaluation stream.
+            clip: Clips to follow instead of those trained on: names, files or folders, with commas between.
         """
-        _print_evaluation(run, episodes, stochastic, json, seed)
+        _print_evaluation(run, episodes, stochastic, json, seed, clip)
 
     tyro.cli(command, args=arguments, prog="ludus eval")
 
 
-def _print_evaluation(run: Path, episodes: int, stochastic: bool, as_json: bool, seed: int | None) -> None:
+def _print_evaluation(
+    run: Path, episodes: int, stochastic: bool, as_json: bool, seed: int | None, clips: str
+) -> None:
+    from ludus.logging.clip_table import clip_lines
     from ludus.logging.text import evaluation_line
-    from ludus.runs import evaluate_run, run_config, run_folder
+    from ludus.runs import measure_run, run_config, run_folder
 
     if run_config(run_folder(run)).algo == "reward":
         from ludus.rewards import held_out_metrics
@@ -217,26 +226,40 @@ def _print_evaluation(run: Path, episodes: int, stochastic: bool, as_json: bool,
         told = {name.removeprefix("reward/"): value for name, value in metrics.items()}
         print(json.dumps(told) if as_json else f"held-out episodes: {evaluation_line(metrics)}")
         return
-    summary = evaluate_run(run, episodes, not stochastic, seed).summary()
+    result, rows = measure_run(run, episodes, not stochastic, seed, clips)
+    summary = result.summary()
     if as_json:
-        print(json.dumps({"success_rate": None, **summary}))  # the key is there for every environment
-    else:
-        line = evaluation_line({f"eval/{name}": value for name, value in summary.items()})
-        print(f"{'sampled' if stochastic else 'deterministic'} actions: {line}")
+        table = {"rows": rows} if rows else {}
+        print(json.dumps({"success_rate": None, **summary, **table}))  # the first is there for every environment
+        return
+    line = evaluation_line({f"eval/{name}": value for name, value in summary.items()})
+    print(f"{'sampled' if stochastic else 'deterministic'} actions: {line}")
+    if rows:
+        print("", *clip_lines(rows), sep="\n")
 
 
 def _play(arguments: list[str]) -> None:
     from ludus.runs import play_run
 
-    def command(run: tyro.conf.Positional[Path], port: int = 8080, seconds: float | None = None) -> None:
+    def command(
+        run: tyro.conf.Positional[Path],
+        port: int = 8080,
+        seconds: float | None = None,
+        clip: str = "",
+        beside: float = 0.0,
+    ) -> None:
         """Watch a run's best policy live in the browser.
+
+        A humanoid that follows clips is shown with the ghost of what it follows, clip after clip.
 
         Args:
             run: Folder of the run.
             port: Of the viewer; the next free one if it is taken.
             seconds: Stop after so long; by default at Ctrl-C.
+            clip: Clips to follow: names, files or folders, with commas between; by default those trained on.
+            beside: Metres between a humanoid and its ghost; 0 lays one over the other.
         """
-        play_run(run, port, seconds)
+        play_run(run, port, seconds, clip, beside)
 
     tyro.cli(command, args=arguments, prog="ludus play")
 
@@ -276,6 +299,12 @@ def _data(arguments: list[str]) -> None:
     from ludus.data.commands import data
 
     data(arguments)
+
+
+def _motions(arguments: list[str]) -> None:
+    from ludus.envs.humanoid.commands import motions
+
+    motions(arguments)
 
 
 def _record(arguments: list[str]) -> None:
@@ -368,6 +397,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "report": _report,
     "export": _export,
     "data": _data,
+    "motions": _motions,
     "record": _record,
     "label": _label,
     "list": _list,

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import yaml
 
+from ludus.algorithms.adversary import AdversaryConfig
 from ludus.algorithms.ppo import PPOConfig, check_divides
 from ludus.algorithms.replay_config import Algorithm, DQNConfig, ReplayConfig, SACConfig, TD3Config
 from ludus.algorithms.rrd import RewardConfig, check_reward_config
@@ -48,6 +49,7 @@ SHORT_NAMES = {f.name: f"loop.{f.name}" for f in dataclasses.fields(LoopConfig)}
     "rrd_batch_size": "reward.rrd_batch_size",
     "rrd_sample_size": "reward.rrd_sample_size",
     "data": "data.path",
+    "clip": "env.clips",
 }
 
 
@@ -113,6 +115,8 @@ class TrainConfig:
     """The networks."""
     ppo: PPOConfig = field(default_factory=PPOConfig)
     """Of --algo ppo."""
+    adversary: AdversaryConfig = field(default_factory=AdversaryConfig)
+    """Of --algo ppo, where the environment shows motion to imitate."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     """Of sac, td3 and dqn."""
     sac: SACConfig = field(default_factory=SACConfig)
@@ -186,14 +190,18 @@ class Plan:
 _MINIMA = {
     0: ("seed", "loop.epochs", "loop.cycles", "checkpoint.every", "ppo.learning_rate", "ppo.learning_rate_final",
         "ppo.gamma", "ppo.gae_lambda", "ppo.clip", "ppo.value_clip", "ppo.std_final", "ppo.target_kl",
-        "ppo.segments", "ppo.rho_clip", "ppo.c_clip", "ppo.prio_alpha", "ppo.prio_beta", "replay.warmup",
-        "replay.learning_rate", "replay.gamma", "replay.polyak", "replay.longest", "replay.bc", "td3.exploration",
+        "ppo.bound_coef", "ppo.l2_init", "ppo.segments", "ppo.rho_clip", "ppo.c_clip", "ppo.prio_alpha",
+        "ppo.prio_beta", "replay.warmup", "replay.learning_rate", "replay.gamma", "replay.polyak",
+        "replay.longest", "replay.bc", "td3.exploration",
         "td3.target_noise", "td3.target_noise_clip", "dqn.epsilon", "dqn.epsilon_final", "dqn.epsilon_until",
-        "data.held_out"),
+        "data.held_out", "adversary.task_weight", "adversary.style_weight", "adversary.style_scale",
+        "adversary.learning_rate", "adversary.replay", "adversary.replay_share", "adversary.gradient_penalty",
+        "adversary.logit_regularizer", "adversary.weight_decay"),
     1: ("replay.steps", "replay.train_batches", "replay.batch_size", "replay.n_step", "replay.train_target",
         "replay.capacity", "td3.policy_delay",
         "env.num_envs", "ppo.horizon", "ppo.minibatches", "ppo.update_epochs", "loop.iterations", "groups",
-        "torch_threads", "eval.episodes", "eval.every", "checkpoint.keep", "policy.memory_size"),
+        "torch_threads", "eval.episodes", "eval.every", "checkpoint.keep", "policy.memory_size",
+        "adversary.batches", "adversary.batch_size"),
 }  # fmt: skip
 
 
@@ -208,8 +216,12 @@ def _check_numbers(config: TrainConfig) -> None:
         raise ConfigError(f"--policy.initial-std is {config.policy.initial_std}; it must be more than 0.")
     if config.algo != "ppo":
         _check_replay_numbers(config)
-    if min(config.policy.hidden, default=1) < 1:
-        raise ConfigError(f"--policy.hidden is {config.policy.hidden}; a layer has at least 1 unit.")
+    for name, hidden in {"policy": config.policy.hidden, "adversary": config.adversary.hidden}.items():
+        if min(hidden, default=1) < 1:
+            raise ConfigError(f"--{name}.hidden is {hidden}; a layer has at least 1 unit.")
+    if config.adversary.replay_share > 1:
+        share = config.adversary.replay_share
+        raise ConfigError(f"--adversary.replay-share is {share}; it must be at most 1.")
 
 
 def _check_replay_numbers(config: TrainConfig) -> None:

@@ -16,6 +16,7 @@ _EXTRAS = {
     "onnx": (["onnx", "onnxscript", "onnxruntime"], "ludus export"),
     "wandb": (["wandb"], "logging to Weights & Biases"),
     "pettingzoo": (["pettingzoo"], "ludus train pettingzoo:…"),
+    "gpu": (["warp", "mujoco_warp"], "MuJoCo Warp: KUKA, humanoid and locomotion on a GPU"),
     "mettagrid": (["mettagrid"], "ludus train mettagrid:… (Python 3.11 and 3.12)"),
 }
 _NEEDED = ("torch", "numpy", "gymnasium", "mujoco", "tyro", "rich", "tensorboard", "safetensors")

@@ -30,5 +30,5 @@ class TrainingError(LudusError):
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """' Did you mean …?' for the nearest choices, or nothing."""
-    close = difflib.get_close_matches(word, list(choices), n=3, cutoff=0.5)
+    close = difflib.get_close_matches(word, list(choices), n=3, cutoff=0.51)
     return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""

@@ -1,7 +1,7 @@
 """Work on a GPU recorded once and replayed as a whole: a CUDA graph saves the time between small kernels."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -26,13 +26,19 @@ class Graphed:
     """Calls `work`. On a GPU the third call records it and every later one replays the recording.
 
     `work` takes and returns nothing: it reads and writes tensors that stay where they are, and never waits for
-    the device. Calls before, at and after the recording do the same.
+    the device. Calls before, at and after the recording do the same. Random numbers that it draws are new in every
+    replay, if it draws them from `generators`.
     """
 
     def __init__(
-        self, work: Callable[[], None], device: torch.device, enabled: bool = True, pool: Any = None
+        self,
+        work: Callable[[], None],
+        device: torch.device,
+        enabled: bool = True,
+        pool: Any = None,
+        generators: Iterable[torch.Generator] = (),
     ) -> None:
-        self._work, self._pool = work, pool
+        self._work, self._pool, self._generators = work, pool, tuple(generators)
         self._enabled = enabled and device.type == "cuda"
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -59,6 +65,8 @@ class Graphed:
 
     def _record(self) -> None:
         graph = torch.cuda.CUDAGraph()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
         try:
             with torch.cuda.graph(graph, pool=self._pool):
                 self._work()

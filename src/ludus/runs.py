@@ -18,9 +18,13 @@ import torch
 import yaml
 
 from ludus.config import TrainConfig, apply_overrides, load_config, to_dict
-from ludus.envs import make_eval_env, make_vec_env
+from ludus.envs import HumanoidConfig, make_eval_env, make_vec_env
+from ludus.envs.humanoid.catalogue import whole_names
+from ludus.envs.humanoid.task import HumanoidTask
+from ludus.envs.humanoid.trials import act_as_trained, on_clips
 from ludus.envs.vec import VecEnv, derive_seed
 from ludus.errors import CheckpointError, ConfigError, LudusError
+from ludus.logging.clip_table import read_clip_table
 from ludus.logging.console import Console
 from ludus.logging.jsonl import JsonlSink, read_metrics, truncate_to
 from ludus.logging.reward_page import RewardTrace
@@ -28,7 +32,14 @@ from ludus.logging.sinks import MetricSink, Tee
 from ludus.policies.policy import Policy
 from ludus.presets import find_preset
 from ludus.training.callbacks import Callback
-from ludus.training.checkpoint import checkpoints_in, clear_leftovers, load_policy, newest_intact, problem_of
+from ludus.training.checkpoint import (
+    checkpoints_in,
+    clear_leftovers,
+    load_policy,
+    newest_intact,
+    problem_of,
+    refuse_misfit,
+)
 from ludus.training.evaluator import Evaluation, evaluate
 from ludus.training.loop import Trainer
 
@@ -65,7 +76,9 @@ def train(
 
 
 def _with_whole_path(config: TrainConfig) -> TrainConfig:
-    """Recorded data is found again from any folder."""
+    """Recorded data and clips of motion are found again from any folder."""
+    if isinstance(config.env, HumanoidConfig):
+        config = replace(config, env=replace(config.env, clips=whole_names(config.env.clips)))
     parts = [
         str(Path(part.strip()).expanduser().resolve()) for part in config.data.path.split(",") if part.strip()
     ]
@@ -119,8 +132,13 @@ def _finish(trainer: Trainer) -> None:
             screen.warning(f"No report: {error}")
     for warning in trainer.job.warnings:
         screen.warning(warning)
+    measured = (
+        f"ludus eval {folder}                    how good it is, clip by clip"
+        if isinstance(trainer.config.env, HumanoidConfig) and trainer.config.env.goal == "track"
+        else f"ludus eval {folder} --episodes 200     how good it is, on new starts"
+    )
     used = [
-        f"ludus eval {folder} --episodes 200     how good it is, on new starts",
+        measured,
         f"ludus play {folder}                    watch it in the browser",
     ]
     if trainer.config.algo == "reward":
@@ -244,17 +262,31 @@ def make_env(name: str, num_envs: int | None = None, evaluation: bool = False, *
 
 def evaluate_run(run: str | Path, episodes: int, deterministic: bool, seed: int | None = None) -> Evaluation:
     """Evaluate a run's best policy on starts used neither in training nor in choosing the best."""
+    return measure_run(run, episodes, deterministic, seed)[0]
+
+
+def measure_run(
+    run: str | Path, episodes: int, deterministic: bool, seed: int | None = None, clips: str = ""
+) -> tuple[Evaluation, list[dict[str, Any]]]:
+    """The same, and the lines of a table where the episodes are of several kinds.
+
+    An environment with fixed starts plays each of them once, whatever `episodes` says. `clips`: others for a
+    humanoid to follow than those it was trained on.
+    """
     folder = run_folder(run)
     config = run_config(folder)
     if episodes < 1:
         raise ConfigError(f"--episodes is {episodes}; it must be at least 1.")
     torch.set_num_threads(config.torch_threads)
     policy = load(folder)
-    env = make_eval_env(config.env, episodes)
+    env = make_eval_env(on_clips(config.env, clips) if clips else config.env, episodes)
     try:
-        return evaluate(
-            policy, env, episodes, derive_seed(config.seed if seed is None else seed, 5), deterministic
-        )
+        refuse_misfit(policy, env)
+        if isinstance(env, HumanoidTask) and isinstance(config.env, HumanoidConfig):
+            act_as_trained(env, config.env)
+        stream = derive_seed(config.seed if seed is None else seed, 5)
+        result = evaluate(policy, env, episodes, stream, deterministic)
+        return result, env.tabulate(result.metrics, result.labels)
     finally:
         env.close()
 
@@ -274,15 +306,25 @@ def write_run_report(run: str | Path) -> Path:
 
             traces = reward_traces(folder)
         else:
-            replay = record_replay(config.env, load(folder), folder.resolve().parent.name)
+            ranked = [str(row["clip"]) for row in read_clip_table(folder)[1]]
+            replay = record_replay(config.env, load(folder), folder.resolve().parent.name, ranked=ranked)
     except LudusError as error:  # a run without a checkpoint, or a machine without a viewer, still has curves
         print(f"No {'rewards' if config.algo == 'reward' else 'replay'}: {error}", file=sys.stderr)
     return write_report(folder, replay, rewards=traces)
 
 
-def play_run(run: str | Path, port: int, seconds: float | None) -> None:
-    """Watch a run's best policy live in the browser."""
-    from ludus.viewing import play_live
+def play_run(run: str | Path, port: int, seconds: float | None, clips: str = "", beside: float = 0.0) -> None:
+    """Watch a run's best policy live in the browser.
+
+    Of a humanoid: following `clips`, by default those it was trained on, its ghost `beside` metres away.
+    """
+    from ludus.viewing import drawable_env, play_live
 
     folder = run_folder(run)
-    play_live(run_config(folder).env, load(folder), folder.resolve().parent.name, port, seconds)
+    trained, policy = run_config(folder).env, load(folder)
+    env = drawable_env(on_clips(trained, clips) if clips else trained, trained, beside)
+    try:
+        refuse_misfit(policy, env)
+        play_live(env, policy, folder.resolve().parent.name, port, seconds)
+    finally:
+        env.close()

@@ -2,8 +2,8 @@
 
 import dataclasses
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
 import mujoco
@@ -11,77 +11,177 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs import EnvConfig, GymConfig, PettingZooConfig, make_vec_env
+from ludus.envs import EnvConfig, GymConfig, HumanoidConfig, PettingZooConfig, make_vec_env
 from ludus.envs.gym import GymVecEnv
+from ludus.envs.humanoid.trials import make_shown
 from ludus.envs.sim_task import SimTask
 from ludus.envs.vec import Step, VecEnv
 from ludus.errors import LudusError
 from ludus.logging import replay as replays
 from ludus.logging import viewer
 from ludus.policies.policy import Actor, Policy
+from ludus.training.checkpoint import refuse_misfit
 
 Frame = dict[str, Any]  # qpos, mocap_pos, mocap_quat
 _SEED = 90_210  # of the episodes shown
 _MOST_FRAMES = 1000  # of one episode: some environments never end one
+_MOST_PIECES = 12  # on one page: more of them nobody looks at
+_PIECE_SECONDS = 10.0
+_MOST_PIECE_FRAMES = 1900  # of all pieces together: 15 pictures a second of a dozen long ones
 
 
-def record_replay(config: EnvConfig, policy: Policy, title: str, episodes: int = 4) -> str | None:
-    """A page that shows the policy's episodes; nothing for an environment that cannot be drawn."""
-    env = _drawable_env(config)
+@runtime_checkable
+class Shown(Protocol):
+    """What an environment may bring to be looked at: pieces with names, each an episode, in a scene of its own.
+
+    Others show their MuJoCo model as it is, episode after episode.
+    """
+
+    next_label: str  # of the button that asks for the next piece
+
+    @property
+    def pieces(self) -> Sequence[str]: ...
+
+    @property
+    def scene_model(self) -> mujoco.MjModel: ...
+
+    def show(self, piece: int) -> None:
+        """Episodes begin with this piece from the next reset on."""
+
+    def drawn(self) -> Frame:
+        """The scene as it is now."""
+
+    def told(self) -> dict[str, float | str]:
+        """Words and numbers beside a live picture."""
+
+    def outcome(self, last: Step, steps: int) -> str:
+        """How the episode went whose last step, the `steps`th, this is."""
+
+
+def record_replay(
+    config: EnvConfig, policy: Policy, title: str, episodes: int = 4, ranked: Sequence[str] = ()
+) -> str | None:
+    """A page that shows the policy's episodes; nothing for an environment that cannot be drawn.
+
+    `ranked`: the pieces of an environment that has some, the worst first, so that of many both ends are shown.
+    """
+    env = drawable_env(config)
     try:
+        refuse_misfit(policy, env)
         scene = _scene(env)
         if scene is None:
             return _picture_replay(env, policy, title)
-        replay = replays.Replay(scene, _seconds_per_step(env, scene))
-        obs, actor = env.reset(_SEED), policy.actor()
-        for number in range(1, episodes + 1):
-            frames, total, obs, last = _play_episode(env, actor, obs)
-            replay.add_episode(frames, f"episode {number}: {_outcome(last, total, len(frames))}")
+        replay = replays.Replay(scene, _seconds_per_step(env))
+        if isinstance(env, Shown):
+            _record_pieces(replay, env, policy, ranked)
+        else:
+            _record_episodes(replay, env, policy, episodes)
         return replays.replay_html(replay, title)
     finally:
         env.close()
 
 
-def play_live(config: EnvConfig, policy: Policy, title: str, port: int, seconds: float | None) -> None:
+def _record_episodes(replay: replays.Replay, env: VecEnv, policy: Policy, episodes: int) -> None:
+    obs, actor = env.reset(_SEED), policy.actor()
+    for number in range(1, episodes + 1):
+        frames, total, obs, last = _play_episode(env, actor, obs, _MOST_FRAMES)
+        replay.add_episode(frames, f"episode {number}: {_outcome(last, total, len(frames))}")
+
+
+def _record_pieces(replay: replays.Replay, env: VecEnv, policy: Policy, ranked: Sequence[str]) -> None:
+    """One episode of every piece, or of a dozen from the worst to the best."""
+    assert isinstance(env, Shown)
+    replay.most_frames = _MOST_PIECE_FRAMES
+    for piece in _chosen(env.pieces, ranked, _MOST_PIECES):
+        env.show(piece)
+        frames, _, _, last = _play_episode(
+            env, policy.actor(), env.reset(_SEED), round(_PIECE_SECONDS / replay.dt)
+        )
+        replay.add_episode(frames, f"{env.pieces[piece]}: {env.outcome(last, len(frames))}")
+
+
+def _chosen(pieces: Sequence[str], ranked: Sequence[str], most: int) -> list[int]:
+    """Numbers of at most so many pieces, spread evenly over the ranking, its ends included."""
+    known = [name for name in dict.fromkeys(ranked) if name in pieces]
+    order = [pieces.index(name) for name in known] + [i for i, name in enumerate(pieces) if name not in known]
+    if len(order) <= most:
+        return order
+    return [order[round(i * (len(order) - 1) / (most - 1))] for i in range(most)]
+
+
+def play_live(env: VecEnv, policy: Policy, title: str, port: int, seconds: float | None) -> None:
     """The policy in the browser, episode after episode."""
-    env = _drawable_env(config)
-    try:
-        scene = _scene(env)
-        if scene is None:
-            raise LudusError(f"{env.name} has no MuJoCo scene to show live; 'ludus report' shows its pictures.")
-        obs = env.reset(_SEED)
-        total, restarts = 0.0, 0
-        actor = policy.actor()
+    scene = _scene(env)
+    if scene is None:
+        raise LudusError(f"{env.name} has no MuJoCo scene to show live; 'ludus report' shows its pictures.")
+    live, label = _Live(env, policy), "Next episode"
+    if isinstance(env, Shown):
+        live, label = _LivePieces(env, policy), env.next_label
+    viewer.play(scene, live.advance, _seconds_per_step(env), port, seconds, live.restart, title, next_label=label)
 
-        def advance() -> viewer.StepResult:
-            nonlocal obs, total
-            step = env.step(actor.act(obs))
-            obs = step.obs
-            actor.forget(step.done)
-            total = 0.0 if bool(step.done[0]) else total + float(step.reward[0])
-            frame = _frame(env)
-            return frame["qpos"], frame["mocap_pos"], frame["mocap_quat"], {"return": total}
 
-        def restart() -> None:
-            nonlocal obs, total, restarts
-            restarts += 1
-            obs, total = env.reset(_SEED + restarts), 0.0
-            actor.forget()
+class _Live:
+    """Episode after episode, without an end."""
 
-        viewer.play(scene, advance, _seconds_per_step(env, scene), port, seconds, restart, title)
-    finally:
-        env.close()
+    def __init__(self, env: VecEnv, policy: Policy) -> None:
+        self._env, self._actor = env, policy.actor()
+        self._obs = env.reset(_SEED)
+        self._total, self._steps, self._restarts = 0.0, 0, 0
+
+    def advance(self) -> viewer.StepResult:
+        step = self._env.step(self._actor.act(self._obs))
+        self._obs = step.obs
+        self._actor.forget(step.done)
+        self._total, self._steps = self._total + float(step.reward[0]), self._steps + 1
+        if bool(step.done[0]):
+            self._ended(step)
+            self._total, self._steps = 0.0, 0
+        frame = _frame(self._env)
+        return frame["qpos"], frame.get("mocap_pos"), frame.get("mocap_quat"), self._told()
+
+    def restart(self) -> None:
+        self._restarts += 1
+        self._obs, self._total, self._steps = self._env.reset(_SEED + self._restarts), 0.0, 0
+        self._actor.forget()
+
+    def _ended(self, last: Step) -> None:
+        """The next episode has begun already."""
+
+    def _told(self) -> dict[str, float | str]:
+        return {"return": self._total}
+
+
+class _LivePieces(_Live):
+    """Piece after piece, and then the first again."""
+
+    def __init__(self, env: VecEnv, policy: Policy) -> None:
+        assert isinstance(env, Shown)
+        self._shown, self._piece, self._before = env, 0, ""
+        env.show(0)
+        super().__init__(env, policy)
+
+    def restart(self) -> None:
+        self._piece = (self._piece + 1) % len(self._shown.pieces)
+        self._shown.show(self._piece)
+        super().restart()
+
+    def _ended(self, last: Step) -> None:
+        self._before = f"{self._shown.pieces[self._piece]}: {self._shown.outcome(last, self._steps)}"
+        self.restart()
+
+    def _told(self) -> dict[str, float | str]:
+        return self._shown.told() | ({"before": self._before} if self._before else {})
 
 
 @torch.no_grad()
-def _play_episode(env: VecEnv, actor: Actor, obs: Tensor) -> tuple[list[Frame], float, Tensor, Step]:
+def _play_episode(env: VecEnv, actor: Actor, obs: Tensor, most: int) -> tuple[list[Frame], float, Tensor, Step]:
     """Frames, return, the next episode's first observation and the last step of one episode, or of its start."""
     frames, total = [_frame(env)], 0.0
     while True:
         step = env.step(actor.act(obs))
         actor.forget(step.done)
         obs, total = step.obs, total + float(step.reward[0])
-        if bool(step.done[0]) or len(frames) == _MOST_FRAMES:
+        if bool(step.done[0]) or len(frames) == most:
             return frames, total, obs, step
         frames.append(_frame(env))
 
@@ -115,8 +215,14 @@ def _picture_replay(env: VecEnv, policy: Policy, title: str, limit: int = 300) -
     return replays.frames_html(pictures, getattr(env, "frame_rate", 30), title)
 
 
-def _drawable_env(config: EnvConfig) -> VecEnv:
-    """One environment for looking at; Gymnasium's own drawing is switched on where the environment has it."""
+def drawable_env(config: EnvConfig, trained: EnvConfig | None = None, beside: float = 0.0) -> VecEnv:
+    """One environment for looking at; Gymnasium's own drawing is switched on where the environment has it.
+
+    `trained`: how the policy was trained, where that differs from what is shown. `beside`: metres between a body
+    and the ghost of what it should do, where there is one; 0 lays one over the other.
+    """
+    if isinstance(config, HumanoidConfig) and config.goal == "track":
+        return make_shown(config, trained if isinstance(trained, HumanoidConfig) else config, beside)
     if not isinstance(config, GymConfig | PettingZooConfig):
         return make_vec_env(config, 1, evaluation=True)
     in_process = dataclasses.replace(config, workers=0)
@@ -134,14 +240,17 @@ def _drawable_env(config: EnvConfig) -> VecEnv:
 
 
 def _scene(env: VecEnv) -> mujoco.MjModel | None:
-    return getattr(env, "mj_model", None)
+    return env.scene_model if isinstance(env, Shown) else getattr(env, "mj_model", None)
 
 
-def _seconds_per_step(env: VecEnv, scene: mujoco.MjModel) -> float:
-    return getattr(env, "substeps", 1) * float(scene.opt.timestep)
+def _seconds_per_step(env: VecEnv) -> float:
+    model: mujoco.MjModel = getattr(env, "mj_model")  # noqa: B009 (what is drawn may be another)
+    return getattr(env, "substeps", 1) * float(model.opt.timestep)
 
 
 def _frame(env: VecEnv) -> Frame:
+    if isinstance(env, Shown):
+        return env.drawn()
     if isinstance(env, SimTask):
         field: Callable[[str], Any] = lambda name: env.sim.field(name)[0].numpy().copy()  # noqa: E731
     else:

@@ -60,6 +60,10 @@ class PPOConfig:
     """Weight of the entropy bonus at the end of the training (linear)."""
     std_final: float = 0.0
     """Cap on a continuous policy's spread at the end, closing over the second half; 0 leaves it free."""
+    bound_coef: float = 0.0
+    """Weight of the squared excess of a continuous action's mean over the action bounds."""
+    l2_init: float = 0.0
+    """Weight of the squared distance of all weights to their initial values: keeps a network able to learn."""
     max_grad_norm: float = 0.5
     """Gradients longer than this are shortened to it."""
     normalize_advantage: bool = True
@@ -116,6 +120,7 @@ class PPO:
         device = policy.device
         self.optimizer = FlatAdam(policy.parameters(), config.max_grad_norm)
         self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, 2))
+        self._initial = self.optimizer.flat.clone() if config.l2_init > 0 else None
         self.returns = ReturnScale(device)
         self.rate_factor = 1.0  # moved by kl_control "adapt"
         self.stopped = torch.zeros((), device=device)  # 1 once the divergence limit was passed
@@ -226,7 +231,11 @@ class PPO:
             (config.clip, config.value_clip, config.value_coef),
         )
         seed = loss_gradient(self.policy.head, done.params, done.value, batch, bonus, *limits, measured)
+        if config.bound_coef > 0 and isinstance(self.policy.head, GaussianHead):
+            seed.params.add_(self.policy.head.bound_gradient(done.params, batch.share, config.bound_coef))
         self.policy.backward(done, seed.params, seed.value)
+        if self._initial is not None:
+            self.optimizer.grad.add_(self.optimizer.flat - self._initial, alpha=2 * config.l2_init)
         if seed.means is not None and config.target_kl > 0 and config.kl_control == "stop":
             torch.maximum(self.stopped, (seed.means[KL] > 1.5 * config.target_kl).float(), out=self.stopped)
         norm = self.optimizer.step(self._rate, self.stopped if config.target_kl > 0 else None)
@@ -270,7 +279,7 @@ class PPO:
     def _after(self, progress: float) -> None:
         head = self.policy.head
         if isinstance(head, GaussianHead):
-            highest = math.e
+            highest = math.inf
             if self.config.std_final > 0 and progress > 0.5:
                 start = self.policy.config.initial_std
                 highest = start * (self.config.std_final / start) ** (2 * progress - 1)
@@ -306,6 +315,7 @@ class PPO:
             "returns": self.returns.state(),
             "generator": self.generator.get_state(),
             "rate_factor": self.rate_factor,
+            "initial": None if self._initial is None else self._initial.clone(),
         }
 
     def load_state(self, state: State) -> None:
@@ -313,6 +323,8 @@ class PPO:
         self.returns.load_state(state["returns"])
         restore_generator(self.generator, state["generator"])
         self.rate_factor = state["rate_factor"]
+        if self._initial is not None and state["initial"] is not None:
+            self._initial.copy_(state["initial"])
 
 
 def check_divides(config: PPOConfig, schedule: SegmentSchedule, whole_segments: bool) -> None:

@@ -9,6 +9,8 @@ from ludus.envs.custom import VecConfig, make_custom
 from ludus.envs.episodic import EpisodicReward
 from ludus.envs.forage import Forage, ForageConfig
 from ludus.envs.gym import GymConfig, make_gym
+from ludus.envs.humanoid.config import HumanoidConfig
+from ludus.envs.humanoid.making import make_humanoid
 from ludus.envs.kuka.task import KukaConfig, KukaPickPlace
 from ludus.envs.locomotion import LocomotionConfig, make_locomotion
 from ludus.envs.mettagrid import MettagridConfig, make_mettagrid
@@ -16,12 +18,20 @@ from ludus.envs.pettingzoo import PettingZooConfig, make_pettingzoo
 from ludus.envs.vec import VecEnv
 
 EnvConfig = (
-    KukaConfig | LocomotionConfig | ForageConfig | GymConfig | PettingZooConfig | MettagridConfig | VecConfig
+    KukaConfig
+    | HumanoidConfig
+    | LocomotionConfig
+    | ForageConfig
+    | GymConfig
+    | PettingZooConfig
+    | MettagridConfig
+    | VecConfig
 )
 
 # The name of each kind of environment in a configuration file.
 ENV_KINDS: dict[str, type[EnvConfig]] = {
     "kuka": KukaConfig,
+    "humanoid": HumanoidConfig,
     "locomotion": LocomotionConfig,
     "forage": ForageConfig,
     "gym": GymConfig,
@@ -36,13 +46,16 @@ def make_vec_env(
 ) -> VecEnv:
     """A group of `num_envs` environments; for evaluation without any help a task gives in training.
 
-    Environments that are written in torch live on `device`; the others stay on the CPU.
+    Environments that are written in torch live on `device`, and MuJoCo tasks if MuJoCo Warp simulates them; the
+    others stay on the CPU.
     """
     match config:
         case KukaConfig():
-            return KukaPickPlace(config, num_envs, config.threads or available_cores(), evaluation)
+            return KukaPickPlace(config, num_envs, config.threads or available_cores(), evaluation, device)
+        case HumanoidConfig():
+            return make_humanoid(config, num_envs, config.threads or available_cores(), evaluation, device)
         case LocomotionConfig():
-            return make_locomotion(config, num_envs, config.threads or available_cores())
+            return make_locomotion(config, num_envs, config.threads or available_cores(), device)
         case ForageConfig():
             return Forage(config, num_envs, device, evaluation)
         case GymConfig():
@@ -67,7 +80,13 @@ def make_groups(
 
 
 def make_eval_env(config: EnvConfig, episodes: int, device: torch.device | str = "cpu") -> VecEnv:
-    """Environments for so many episodes, no more of them than in training."""
+    """Environments for so many episodes, no more of them than in training.
+
+    What MuJoCo simulates is evaluated on CPU threads, wherever it is trained: for a few episodes they are quicker
+    than a GPU, and MuJoCo's own engine is the judge.
+    """
+    if isinstance(config, KukaConfig | HumanoidConfig | LocomotionConfig):
+        config, device = dataclasses.replace(config, simulator="threads"), "cpu"
     env = make_vec_env(config, min(episodes, config.num_envs), evaluation=True, device=device)
     wanted = -(-episodes // env.agents_per_env)  # every agent's episode counts
     if wanted >= min(episodes, config.num_envs):

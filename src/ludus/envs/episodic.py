@@ -4,32 +4,23 @@ import torch
 from torch import Tensor
 
 from ludus.envs.vec import State, Step, VecEnv
+from ludus.envs.wrapper import WrappedEnv
 
 
-class EpisodicReward(VecEnv):
+class EpisodicReward(WrappedEnv):
     """Any environment, paid once per episode. What a step was worth stays to be seen in `hidden_reward`."""
 
     def __init__(self, env: VecEnv) -> None:
-        self._env = env
-        self.name, self.num_rows, self.agents_per_env = env.name, env.num_rows, env.agents_per_env
-        self.obs_space, self.action_space, self.device = env.obs_space, env.action_space, env.device
-        self.max_steps, self.truncates, self.capturable = env.max_steps, env.truncates, env.capturable
+        super().__init__(env)
         self.hidden_reward: Tensor = torch.zeros(env.num_rows, device=env.device)
         self._owed = torch.zeros(env.num_rows, device=env.device)
 
-    @property
-    def present(self) -> Tensor | None:  # type: ignore[override]
-        return self._env.present
-
     def reset(self, seed: int) -> Tensor:
         self._owed.zero_()
-        return self._env.reset(seed)
-
-    def begin_step(self, action: Tensor) -> None:
-        self._env.begin_step(action)
+        return super().reset(seed)
 
     def end_step(self) -> Step:
-        step = self._env.end_step()
+        step = super().end_step()
         self.hidden_reward.copy_(step.reward)  # in place, as recorded graphs need
         self._owed += step.reward
         paid = torch.where(step.done, self._owed, 0.0)
@@ -37,14 +28,8 @@ class EpisodicReward(VecEnv):
         return step._replace(reward=paid)
 
     def state(self) -> State:
-        return {"env": self._env.state(), "owed": self._owed.clone()}
+        return super().state() | {"owed": self._owed.clone()}
 
     def load_state(self, state: State) -> None:
-        self._env.load_state(state["env"])
+        super().load_state(state)
         self._owed.copy_(state["owed"])
-
-    def set_progress(self, fraction: float) -> None:
-        self._env.set_progress(fraction)
-
-    def close(self) -> None:
-        self._env.close()

@@ -1,11 +1,13 @@
 """Many MuJoCo simulations of one model, as live tensors.
 
 `Simulator` is the interface a task is written against; it does not say where the simulations run.
-`CpuSimulator` steps them on a pool of threads that hold no GIL (`mujoco.batch`).
+`CpuSimulator` steps them on a pool of threads that hold no GIL (`mujoco.batch`), `WarpSimulator` (warp_sim.py)
+on a GPU. `make_simulator` chooses.
 """
 
+import importlib.util
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
+from typing import Literal, Protocol
 
 import mujoco
 import numpy as np
@@ -14,6 +16,15 @@ from mujoco import batch as mujoco_batch
 from torch import Tensor
 
 from ludus.envs.vec import State
+from ludus.errors import ConfigError
+
+# "auto": MuJoCo Warp for many simulations where the training is on a GPU and it is installed, else CPU threads.
+SimulatorChoice = Literal["auto", "threads", "warp"]
+FEWEST_FOR_WARP = 512  # simulations; fewer do not fill a GPU and run faster on the CPU's threads
+
+# What MuJoCo Warp brings up to date after a step. "positions": where bodies, geoms and sites are, the least work.
+# "all": positions, velocities and sensors. "as_stepped": nothing, as `mj_step` leaves it.
+Derived = Literal["positions", "all", "as_stepped"]
 
 # Warnings after which a simulation's state means nothing any more (MuJoCo resets it by itself).
 _DIVERGED = [
@@ -33,6 +44,10 @@ class Simulator(Protocol):
     num_sims: int
     substeps: int  # physics steps of one control step
     device: torch.device
+    dtype: torch.dtype  # of the fields
+    # Nothing it does waits for the device, so that steps can be recorded as a CUDA graph. `rows` of `reset` and
+    # `forward` are then a [sims] bool mask; else they are sorted indices.
+    capturable: bool
 
     def field(self, name: str) -> Tensor:
         """A live [sims, ...] tensor over an MjData field.
@@ -52,11 +67,15 @@ class Simulator(Protocol):
         ...
 
     def reset(self, rows: Tensor) -> None:
-        """Put the simulations `rows` (sorted indices) into the model's default state; write, then `forward`."""
+        """Put the simulations `rows` into the model's default state; write, then `forward`."""
         ...
 
     def forward(self, rows: Tensor | None = None) -> None:
-        """Compute the derived fields of `rows` (sorted indices; all by default) from their state."""
+        """Compute the derived fields of `rows` (all by default) from their state; it may do so for others, too."""
+        ...
+
+    def faults(self) -> dict[str, float]:
+        """What the simulations could not compute as they should since the last call; may wait for the device."""
         ...
 
     def state(self) -> State: ...
@@ -68,6 +87,9 @@ class Simulator(Protocol):
 
 class CpuSimulator:
     """`mujoco.batch` on `threads` threads; results do not depend on their number."""
+
+    dtype = torch.float64
+    capturable = False
 
     def __init__(self, model: mujoco.MjModel, num_sims: int, substeps: int, threads: int) -> None:
         self.model = model
@@ -126,6 +148,9 @@ class CpuSimulator:
         # All stages: contact sensors, which belong to the last, must not remember an earlier episode.
         self._batch.forward(None if rows is None else rows.numpy())
 
+    def faults(self) -> dict[str, float]:
+        return {}
+
     def state(self) -> State:
         return {"rows": torch.from_numpy(self._batch.state.copy())}
 
@@ -136,6 +161,36 @@ class CpuSimulator:
 
     def close(self) -> None:
         self._background.shutdown(wait=True)
+
+
+def make_simulator(
+    model: mujoco.MjModel,
+    num_sims: int,
+    substeps: int,
+    threads: int,
+    device: torch.device | str = "cpu",
+    simulator: SimulatorChoice = "auto",
+    derived: Derived = "all",
+    threaded: type[CpuSimulator] = CpuSimulator,
+) -> Simulator:
+    """The simulator that `simulator` means for a training on `device`; `threaded` is the one on CPU threads.
+
+    The one on threads brings all derived fields up to date, whatever `derived` says.
+    """
+    if not wants_warp(simulator, device, num_sims):
+        return threaded(model, num_sims, substeps, threads)
+    from ludus.envs.warp_sim import WarpSimulator
+
+    return WarpSimulator(model, num_sims, substeps, device, derived)
+
+
+def wants_warp(simulator: SimulatorChoice, device: torch.device | str, num_sims: int) -> bool:
+    """Whether the simulations run in MuJoCo Warp; an error where that is asked for and cannot be."""
+    installed = all(importlib.util.find_spec(module) is not None for module in ("mujoco_warp", "warp"))
+    if simulator == "warp" and not installed:
+        raise ConfigError("--env.simulator warp needs MuJoCo Warp: pip install 'ludus[gpu]'")
+    pays = torch.device(device).type == "cuda" and num_sims >= FEWEST_FOR_WARP
+    return simulator == "warp" or (simulator == "auto" and pays and installed)
 
 
 def _live_tensor(array: np.ndarray) -> Tensor:

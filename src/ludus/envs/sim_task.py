@@ -2,6 +2,10 @@
 
 A task says how an action becomes a control, what is seen, what it is worth and how an episode begins.
 Episode ends, time limits, diverged simulations and exact state are handled here, once for all tasks.
+
+A restart works in one of two ways. On the CPU only the rows that ended are computed. A simulator on a GPU does
+it for all rows and keeps the result where an episode ended, since asking which those are would mean to wait
+for the device. A task that returns what it would write, instead of writing it, fits both.
 """
 
 from abc import abstractmethod
@@ -14,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ludus.envs.sim import Simulator
-from ludus.envs.vec import State, Step, VecEnv
+from ludus.envs.vec import State, Step, VecEnv, restore_generator
 
 Rows = slice | Tensor  # all rows, or sorted indices
 ALL_ROWS = slice(None)
@@ -37,15 +41,19 @@ class SimTask(VecEnv):
         self.name = name
         self.sim = sim
         self.num_rows = sim.num_sims
-        self.device = sim.device
+        self.device, self.dtype = sim.device, sim.dtype
+        self.capturable = sim.capturable
         self.max_steps = max_steps
         self.obs_space = gym.spaces.Box(-np.inf, np.inf, (obs_size,), np.float32)
         self.action_space = action_space
         self.generator = torch.Generator(device=sim.device)
+        self.generators = (self.generator,)
         self.elapsed = torch.zeros(self.num_rows, dtype=torch.int64, device=self.device)
         self.memory: dict[str, Tensor] = {}
+        self.diverged: Tensor | None = None  # [rows] bool, of the newest step; None: all are well
         self._obs = torch.zeros((self.num_rows, obs_size), device=self.device)
         self._none_diverged = torch.zeros(self.num_rows, device=self.device)
+        self._never = torch.zeros(self.num_rows, dtype=torch.bool, device=self.device)
 
     # What a task says ---------------------------------------------------------------------------
     @abstractmethod
@@ -61,11 +69,22 @@ class SimTask(VecEnv):
         """What the step just simulated was worth; may update `memory`."""
 
     @abstractmethod
-    def begin_episode(self, rows: Tensor) -> None:
-        """Write the start state of a new episode into the simulator, just reset to the model's defaults."""
+    def new_episodes(self, rows: Rows, n: int) -> dict[str, Tensor]:
+        """The start of `n` episodes, in `rows`: values [n, ...] of simulator fields and of `memory`, by name.
 
-    def episode_begun(self, rows: Tensor) -> None:
-        """The new episodes' derived fields are current now: fill what `memory` keeps of them."""
+        Fields not named are the model's defaults. The old episodes of `rows` may still be in the simulator.
+        """
+
+    def begun(self, rows: Rows) -> dict[str, Tensor]:
+        """What `memory` holds of episodes that begin in `rows`, where that needs the derived fields.
+
+        They are current now. Rows in the middle of an episode may be asked for, too; the answer is not used.
+        """
+        return {}
+
+    def out_of_time(self) -> Tensor:
+        """[rows] bool: the episode has lasted as long as it may."""
+        return self.elapsed >= self.max_steps
 
     # The contract -------------------------------------------------------------------------------
     @property
@@ -80,14 +99,14 @@ class SimTask(VecEnv):
 
     def reset(self, seed: int) -> Tensor:
         self.generator.manual_seed(seed)
-        self._restart(torch.arange(self.num_rows, device=self.device))
-        self._obs = self.observe(ALL_ROWS)
-        return self._obs.clone()
+        return self.restart(torch.arange(self.num_rows, device=self.device))
 
     def restart(self, rows: Tensor) -> Tensor:
-        """New episodes in `rows`, in the running random stream; their first observations."""
-        self._restart(rows)
-        self._obs[rows] = self.observe(rows)
+        """New episodes in `rows` (sorted indices), in the running random stream; their first observations."""
+        if self.sim.capturable:
+            self._restart_where(self._never.index_fill(0, rows, True))
+        else:
+            self._restart_rows(rows)
         return self._obs[rows]
 
     def begin_step(self, action: Tensor) -> None:
@@ -96,24 +115,34 @@ class SimTask(VecEnv):
         self.sim.begin_step()
 
     def end_step(self) -> Step:
-        diverged = self.sim.end_step()
+        self.diverged = diverged = self.sim.end_step()
         self.elapsed += 1
         reward, terminated, metrics = self.score()
         final_obs = self.observe(ALL_ROWS)
-        truncated = (self.elapsed >= self.max_steps) & ~terminated
+        truncated = self.out_of_time() & ~terminated
         metrics["diverged"] = self._none_diverged
         if diverged is not None:  # nothing such a row says of this step can be trusted
             final_obs = torch.where(diverged[:, None], self._obs, final_obs)
             reward = reward.masked_fill(diverged, 0.0)
             terminated, truncated = terminated & ~diverged, truncated | diverged
-            metrics = {name: value.masked_fill(diverged, 0.0) for name, value in metrics.items()}
+            metrics = {name: self._untold(name, value, diverged) for name, value in metrics.items()}
             metrics["diverged"] = diverged.float()
-        self._obs = final_obs.clone()
-        rows = (terminated | truncated).nonzero().squeeze(1)
-        if rows.numel():
-            self._restart(rows)
-            self._obs[rows] = self.observe(rows)
+        self._obs.copy_(final_obs)
+        done = terminated | truncated
+        if self.sim.capturable:
+            self._restart_where(done)
+        elif len(rows := done.nonzero().squeeze(1)):
+            self._restart_rows(rows)
         return Step(self._obs.clone(), reward.float(), terminated, truncated, final_obs, metrics)
+
+    def _untold(self, name: str, value: Tensor, diverged: Tensor) -> Tensor:
+        """A metric without what diverged rows say: they have failed, and measured nothing (NaN).
+
+        Which episode it was (`labels`) is as true as ever.
+        """
+        if name in self.labels:
+            return value
+        return value.masked_fill(diverged, 0.0 if name.startswith("success") else torch.nan)
 
     def state(self) -> State:
         return {
@@ -130,17 +159,42 @@ class SimTask(VecEnv):
         for name, value in self.memory.items():
             value.copy_(state["memory"][name])
         self._obs.copy_(state["obs"])
-        self.generator.set_state(state["generator"])
+        restore_generator(self.generator, state["generator"])
+
+    def faults(self) -> dict[str, float]:
+        return self.sim.faults()
 
     def close(self) -> None:
         self.sim.close()
 
-    def _restart(self, rows: Tensor) -> None:
+    # Restarting ---------------------------------------------------------------------------------
+    def _restart_rows(self, rows: Tensor) -> None:
+        """New episodes in `rows`, and nothing done for the others."""
+        start = self.new_episodes(rows, len(rows))
         self.sim.reset(rows)
-        self.begin_episode(rows)
+        for name, value in start.items():
+            self._live(name)[rows] = value
         self.sim.forward(rows)
         self.elapsed[rows] = 0
-        self.episode_begun(rows)
+        for name, value in self.begun(rows).items():
+            self.memory[name][rows] = value
+        self._obs[rows] = self.observe(rows)
+
+    def _restart_where(self, ended: Tensor) -> None:
+        """New episodes where `ended`, [rows] bool, without asking where that is; tensors stay in place."""
+        start = self.new_episodes(ALL_ROWS, self.num_rows)
+        self.sim.reset(ended)
+        for name, value in start.items():
+            _overwrite(self._live(name), value, ended)
+        self.sim.forward(ended)
+        self.elapsed.masked_fill_(ended, 0)
+        for name, value in self.begun(ALL_ROWS).items():
+            _overwrite(self.memory[name], value, ended)
+        _overwrite(self._obs, self.observe(ALL_ROWS), ended)
+
+    def _live(self, name: str) -> Tensor:
+        """What `new_episodes` means by a name: the task's memory, or else a field of the simulator."""
+        return self.memory[name] if name in self.memory else self.sim.field(name)
 
     @property
     def _action_bounds(self) -> tuple[Tensor, Tensor]:
@@ -152,5 +206,11 @@ class SimTask(VecEnv):
 
     def uniform(self, low: float, high: float, *shape: int) -> Tensor:
         """Uniform random numbers from the task's own stream."""
-        unit = torch.rand(shape, generator=self.generator, dtype=torch.float64, device=self.device)
+        unit = torch.rand(shape, generator=self.generator, dtype=self.dtype, device=self.device)
         return low + (high - low) * unit
+
+
+def _overwrite(live: Tensor, value: Tensor, where: Tensor) -> None:
+    """`value` into the rows of `live` that `where`, [rows] bool, names."""
+    chosen = where.view(-1, *[1] * (live.dim() - 1))
+    live.copy_(torch.where(chosen, value.to(live.dtype), live))

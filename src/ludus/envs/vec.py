@@ -50,11 +50,19 @@ class VecEnv(ABC):
     max_steps: int = 0  # the longest an episode can be; 0: not known
     truncates: bool = True  # False: no episode is ever truncated, and nobody need look at `final_obs`
     capturable: bool = False  # steps are work on the device alone, on tensors that stay in place: see graphs.py
+    # Random streams that a recorded step draws from: a graph must be told of them, or it repeats its numbers.
+    generators: tuple[torch.Generator, ...] = ()
     # Rows whose agent is there to act on the newest observation, [rows] bool; None: all are, always. A row without
     # one observes zeros, its action is ignored and it is never trained on. One that appears begins an episode.
     present: Tensor | None = None
     # [rows] what the newest step was really worth, where the learner is paid otherwise; only to measure by.
     hidden_reward: Tensor | None = None
+    # Metrics that say which episode it was, not how it went; one named "weight" is how much it counts in a mean.
+    labels: tuple[str, ...] = ()
+    fixed_starts: bool = False  # an evaluation is one episode of every row, whatever number is asked for
+    # [rows, size] the newest window of motion of every row, as a discriminator sees it; of the step just made,
+    # also where that ended an episode. Stays in place. None: there is nothing to imitate.
+    motion: Tensor | None = None
 
     @abstractmethod
     def reset(self, seed: int) -> Tensor:
@@ -82,6 +90,35 @@ class VecEnv(ABC):
 
     def set_progress(self, fraction: float) -> None:  # noqa: B027 (most environments have no curriculum)
         """Told before each rollout how much of the training is done (0 to 1), for curricula."""
+
+    def faults(self) -> dict[str, float]:
+        """What went wrong in the environments since the last call without ending an episode; 0 where all is well.
+
+        May wait for the device: asked once a cycle, not every step.
+        """
+        return {}
+
+    def adapt(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> bool:
+        """Told how the episodes of an evaluation went (see `labels`).
+
+        True: episodes will start elsewhere from now on, and all rows should begin new ones.
+        """
+        return False
+
+    def lessons(self) -> State:
+        """What `adapt` has taught so far, for a checkpoint that cannot hold the rest of the state."""
+        return {}
+
+    def load_lessons(self, lessons: State) -> None:  # noqa: B027 (most environments learn nothing)
+        """Go on with these."""
+
+    def tabulate(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> list[dict[str, Any]]:
+        """The lines of a table of an evaluation's episodes, where those fall into kinds."""
+        return []
+
+    def demonstrations(self, count: int, generator: torch.Generator) -> Tensor:
+        """[count, size] windows of what is to be imitated, drawn from `generator`, which is on `device`."""
+        raise NotImplementedError(f"{self.name} has nothing to imitate.")
 
     def close(self) -> None:  # noqa: B027 (most environments hold nothing)
         """Give back processes and threads."""
@@ -115,6 +152,10 @@ class EpisodeStats:
         self._sums[0] += torch.where(counted, values, 0.0).sum(1, dtype=torch.float64)
         self._sums[1] += counted.sum(1)
         self._running.masked_fill_(done, 0.0)
+
+    def forget_running(self) -> None:
+        """The present episodes were broken off: they do not count."""
+        self._running.zero_()
 
     def _extend(self, step: Step) -> None:
         """A metric is seen for the first time: give it a column."""
@@ -150,6 +191,15 @@ def rollout_metrics(groups: list[EpisodeStats], known: dict[str, float]) -> dict
         means["success_rate"] = means.pop("success")
     known.update({f"rollout/{name}": value for name, value in means.items()})
     return dict(known)
+
+
+def env_faults(envs: list[VecEnv]) -> dict[str, float]:
+    """`rollout/…` sums of what went wrong in several groups."""
+    sums: dict[str, float] = {}
+    for env in envs:
+        for name, count in env.faults().items():
+            sums[f"rollout/{name}"] = sums.get(f"rollout/{name}", 0.0) + count
+    return sums
 
 
 def combine_stats(parts: list[dict[str, tuple[float, float]]]) -> dict[str, float]:

@@ -30,6 +30,7 @@ _ROLLOUT = {
     "rollout/success_rate": "success",
     "rollout/ep_rew_mean": "return",
     "rollout/ep_len_mean": "length",
+    "rollout/mpjpe": "MPJPE, mm",
 }
 _LOSSES = {
     "train/policy_loss": "policy loss",
@@ -319,7 +320,10 @@ def _evaluation_row(name: str, evaluation: Evaluation, prefix: str, suffix: str 
     line = Text.assemble((f"{name:<14} ", _LABEL))
     if prefix + "success_rate" in metrics:
         line.append(f"{text.success_with_interval(metrics, prefix):<16}", _GOOD)
-    if prefix + "mean_reward" in metrics and not (suffix and prefix + "success_rate" in metrics):
+    if (error := text.mpjpe(metrics, prefix)) and not suffix:  # instead of the reward: there is no room for both
+        line.append(" MPJPE ", _LABEL)
+        line.append(error)
+    elif prefix + "mean_reward" in metrics and not (suffix and prefix + "success_rate" in metrics):
         line.append(" reward ", _LABEL)
         line.append(text.number(metrics[prefix + "mean_reward"]))
     return line.append(suffix, _LABEL)

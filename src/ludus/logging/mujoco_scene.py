@@ -18,6 +18,7 @@ _FIELD_OF_VIEW = math.radians(40)
 _MUJOCO_DEFAULT_VIEW = (90.0, -45.0)  # azimuth, elevation of a model that does not say
 _PLEASANT_VIEW = (130.0, -22.0)
 _FILL = 0.8  # corners of the box around a robot are mostly air
+_ROOM = 1.2  # but the ends of a long or tall one are not: its head, and the caption over it, have to be seen
 
 
 @contextlib.contextmanager
@@ -60,7 +61,8 @@ class MujocoScene:
         self._data = mujoco.MjData(self._model)
         # mjviser's environment map would be loaded anew, with a flash, whenever a recording starts over.
         server.scene.configure_environment_map = lambda **_: None
-        self._scene = ViserMujocoScene(server, self._model, num_envs=1)
+        with _translucent_meshes(server.scene):
+            self._scene = ViserMujocoScene(server, self._model, num_envs=1)
         self._scene.camera_tracking_enabled = False  # it would also follow the body's bobbing up and down
         for unused in ("/hull", "/fixed_bodies/hull"):  # hidden convex hulls that only cost bytes
             server.scene.remove_by_name(unused)
@@ -108,6 +110,36 @@ class MujocoScene:
             )
 
 
+@contextlib.contextmanager
+def _translucent_meshes(scene: Any) -> Iterator[None]:
+    """Bodies of one translucent colour are drawn so. mjviser writes opacity into the colours of a mesh's corners,
+    where the browser does not look for it; viser's plainer meshes have it as a property."""
+    add_as_it_is = scene.add_batched_meshes_trimesh
+
+    def add(name: str, mesh: Any, **settings: Any) -> Any:
+        colours = (
+            np.unique(mesh.visual.vertex_colors, axis=0) if mesh.visual.kind == "vertex" else np.empty((0, 4))
+        )
+        if len(colours) != 1 or colours[0, 3] == 255:
+            return add_as_it_is(name, mesh, **settings)
+        *colour, opacity = (int(part) for part in colours[0])
+        return scene.add_batched_meshes_simple(
+            name,
+            mesh.vertices,
+            mesh.faces,
+            batched_colors=tuple(colour),
+            opacity=opacity / 255,
+            cast_shadow=False,
+            **settings,
+        )
+
+    scene.add_batched_meshes_trimesh = add
+    try:
+        yield
+    finally:
+        del scene.add_batched_meshes_trimesh  # the class's own shows again
+
+
 def _round_step(size: float) -> float:
     """The 1, 2 or 5 times a power of ten just below `size`."""
     power = 10.0 ** math.floor(math.log10(size))
@@ -136,7 +168,8 @@ def bounds(model: mujoco.MjModel, data: mujoco.MjData) -> tuple[np.ndarray, np.n
 
 def framing(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, float]:
     """Center and radius of the sphere a camera should show, for a box of these corners."""
-    return (low + high) / 2, _FILL * float(np.linalg.norm(high - low)) / 2
+    size = high - low
+    return (low + high) / 2, max(_FILL * float(np.linalg.norm(size)), _ROOM * float(size.max())) / 2
 
 
 def traveller(model: mujoco.MjModel) -> int:

@@ -26,6 +26,7 @@ _COLUMNS = [
     Column("length", 7, "rollout/ep_len_mean", lambda v: f"{v:.0f}"),
     Column("success", 8, "rollout/success_rate", text.percent),
     Column("eval succ", 9, "eval/success_rate", text.percent),
+    Column("MPJPE mm", 8, "eval/mpjpe", lambda v: f"{v:.0f}"),
     Column("eval rew", 9, "eval/mean_reward", text.number),
     Column("kl", 8, "train/approx_kl", text.number),
     Column("clip", 7, "train/clip_fraction", text.number),

@@ -52,6 +52,7 @@ class Replay:
     model: mujoco.MjModel
     dt: float
     episodes: list[Episode] = field(default_factory=list)
+    most_frames: int = MAX_FRAMES  # of all episodes together; of more, only every second or third is kept
 
     def add_episode(self, frames: Sequence[Frame], caption: str) -> None:
         if not frames:
@@ -64,7 +65,7 @@ def replay_html(replay: Replay, title: str) -> str:
     if not replay.episodes:
         raise LudusError("The replay is empty: no episode was recorded.")
     frames = sum(len(episode.frames) for episode in replay.episodes)
-    stride = math.ceil(frames / MAX_FRAMES)
+    stride = math.ceil(frames / replay.most_frames)
     page = _render(replay, title, stride)
     while len(page) > MAX_BYTES and frames / stride > 60:  # a heavy model: fewer frames before a huge file
         stride *= 2

@@ -14,6 +14,7 @@ from typing import Any
 from ludus.errors import LudusError
 from ludus.logging import text
 from ludus.logging.charts import Chart, Series, chart_html
+from ludus.logging.clip_table import clip_section
 from ludus.logging.jsonl import read_metrics
 from ludus.logging.replay import NO_NETWORK
 from ludus.logging.report_style import SCRIPT, STYLE
@@ -76,6 +77,7 @@ def write_report(
         f"<header><h1>{_safe(title)}</h1><p>{_safe(_subtitle(run_dir, facts))}</p></header>",
         _tiles(rows),
         _replay(replay_html),
+        clip_section(run_dir, _best_step(rows)),
         reward_section(rewards),
         _curves(rows),
         _evaluations(rows),
@@ -115,6 +117,8 @@ def _tiles(rows: Rows) -> str:
         if value is not None:
             tiles.append(_tile(words, text.number(value)))
             break
+    if (error := _last(rows, "eval/mpjpe")) is not None:
+        tiles.append(_tile("MPJPE in the newest evaluation", f"{error:.0f} mm"))
     tiles.append(_tile("steps", f"{steps:,}"))
     tiles.append(_tile("wall time", text.duration(seconds)))
     tiles.append(_tile("steps per second", text.number(None if speed is None else round(speed))))
@@ -125,7 +129,7 @@ def _best_tile(rows: Rows) -> str:
     for prefix, where in (("eval/", "evaluation"), ("rollout/", "training")):
         found = [row for row in rows if math.isfinite(row.get(prefix + "success_rate", math.nan))]
         if found:
-            best = max(found, key=lambda row: row[prefix + "success_rate"])
+            best = max(found, key=lambda row: (row[prefix + "success_rate"], quality(row)))
             interval = text.success_with_interval(best, prefix).partition("(")[1:]
             words = f"best success in {where} {''.join(interval)} at step {int(best['step']):,}"
             return _tile(words, text.percent(best[prefix + "success_rate"]), good=True)
@@ -190,11 +194,13 @@ def _curves(rows: Rows) -> str:
         "rollout/ep_len_mean",
         "train/r_loss",
         *_PUBLIC,
+        *(metric for _, metrics, _ in _MOTION for metric in metrics.values()),
     }
     names = dict.fromkeys(name for row in rows for name in row if name != "step")
     others = [n for n in names if n not in known and not n.startswith(_SHOWN_ELSEWHERE)]
     return (
         _section("Learning", learning, "charts")
+        + _section("Motion", _motion_charts(rows), "charts")
         + ("" if alone else _section("Learned reward", _reward_charts(rows), "charts"))
         + _section(
             "Optimisation", [_chart(title, rows, {title: metric}) for title, metric in _SMALL], "charts small"
@@ -206,6 +212,7 @@ def _curves(rows: Rows) -> str:
 _SUCCESS = {
     "training": "rollout/success_rate",
     "evaluation": "eval/success_rate",
+    "evaluation, strict": "eval/success_strict",
     "evaluation, stochastic": "eval_stochastic/success_rate",
 }
 _RETURN = {
@@ -213,6 +220,57 @@ _RETURN = {
     "evaluation": "eval/mean_reward",
     "evaluation, stochastic": "eval_stochastic/mean_reward",
 }
+
+
+# Of what imitates motion: title, the metrics of one chart, and whether they are shares.
+_MOTION: list[tuple[str, dict[str, str], bool]] = [
+    (
+        "MPJPE: mean distance to the reference (mm)",
+        {
+            "training": "rollout/mpjpe",
+            "evaluation": "eval/mpjpe",
+            "episodes followed to the end": "eval/mpjpe_succeeded",
+        },
+        False,
+    ),
+    (
+        "MPJPE, three ways to measure (mm)",
+        {
+            "in the world": "eval/mpjpe",
+            "roots in one place": "eval/mpjpe_local",
+            "aligned": "eval/mpjpe_aligned",
+        },
+        False,
+    ),
+    (
+        "Error of the bodies' velocity (m/s)",
+        {"evaluation": "eval/velocity_error", "episodes followed to the end": "eval/velocity_error_succeeded"},
+        False,
+    ),
+    (
+        "Error of the bodies' acceleration (m/s²)",
+        {
+            "evaluation": "eval/acceleration_error",
+            "episodes followed to the end": "eval/acceleration_error_succeeded",
+        },
+        False,
+    ),
+    ("Error of the speed (m/s)", {"training": "rollout/speed_error", "evaluation": "eval/speed_error"}, False),
+    ("Distance to the nearest pose of the clips (mm)", {"evaluation": "eval/pose_error"}, False),
+    (
+        "What the discriminator tells right",
+        {"demonstrated motion": "adversary/accuracy_demo", "the policy's": "adversary/accuracy_policy"},
+        True,
+    ),
+    ("Reward of a step", {"style": "rollout/style_reward", "task": "rollout/task_reward"}, False),
+]
+
+
+def _motion_charts(rows: Rows) -> list[str]:
+    return [
+        _chart(title, rows, metrics, text.percent if share else text.number, (0.0, 1.0) if share else None)
+        for title, metrics, share in _MOTION
+    ]
 
 
 def _reward_charts(rows: Rows) -> list[str]:
@@ -292,7 +350,7 @@ def _evaluations(rows: Rows) -> str:
     columns = [c for c in _COLUMNS if any(c[1] in row for row in found)] + _reward_columns(found)
     if kind == "reward/":
         columns[0] = ("batches", *columns[0][1:])
-    best = max(found, key=quality)
+    best = _best(found)
     head = "".join(f"<th>{words}</th>" for words, _, _ in columns)
     lines = []
     for row in reversed(found):
@@ -304,6 +362,16 @@ def _evaluations(rows: Rows) -> str:
     return f'<h2>Evaluations</h2><div class="card scroll">{table}</div>'
 
 
+def _best(evaluations: Rows) -> dict[str, float]:
+    return max(evaluations, key=quality)
+
+
+def _best_step(rows: Rows) -> int | None:
+    """Of the evaluation whose policy was kept as the best."""
+    found = [row for row in rows if any(name.startswith("eval/") for name in row)]
+    return int(_best(found)["step"]) if found else None
+
+
 def _reward_columns(rows: Rows) -> list[tuple[str, str, Any]]:
     names = text.reward_names(rows)
     return [(_safe(text.reward_label(n)), n, lambda row, n=n: text.reward_value(n, row[n])) for n in names]
@@ -312,6 +380,8 @@ def _reward_columns(rows: Rows) -> list[tuple[str, str, Any]]:
 _COLUMNS: list[tuple[str, str, Any]] = [
     ("step", "step", lambda r: f"{int(r['step']):,}"),
     ("success (interval)", "eval/success_rate", lambda r: text.success_with_interval(r, "eval/")),
+    ("strict", "eval/success_strict", lambda r: text.percent(r["eval/success_strict"])),
+    ("MPJPE", "eval/mpjpe", lambda r: text.mpjpe(r, "eval/")),
     ("reward", "eval/mean_reward", lambda r: _plus_minus(r, "eval/")),
     ("length", "eval/mean_length", lambda r: text.number(r["eval/mean_length"])),
     ("episodes", "eval/episodes", lambda r: text.number(r["eval/episodes"])),

@@ -14,7 +14,7 @@ main { max-width: 1160px; margin: 0 auto; padding: 28px 20px 60px; }
 header h1 { margin: 0; font-size: 26px; letter-spacing: -.01em; }
 header p { margin: 2px 0 0; color: var(--soft); overflow-wrap: anywhere; }
 h2 { font-size: 17px; margin: 34px 0 12px; }
-.tiles { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr));
+.tiles { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr));
   margin-top: 22px; }
 .tile, .chart, .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
 .tile { padding: 14px 16px; }
@@ -61,8 +61,10 @@ th { color: var(--soft); font-weight: 500; position: sticky; top: 0; background:
 th:first-child, td:first-child { text-align: left; }
 tr:last-child td { border-bottom: 0; }
 tr.best td { color: var(--good); font-weight: 600; }
+.tight th, .tight td { padding: 6px 10px; } th small { opacity: .75; }
+.meter { background: linear-gradient(90deg, hsl(var(--h) 65% 48% / .38) var(--p), transparent 0); }
 .note { color: var(--soft); padding: 14px 16px; }
-.hint { color: var(--soft); margin: 8px 0 0; font-size: 13.5px; }
+.hint { color: var(--soft); margin: 8px 0 0; font-size: 13.5px; } .hint.above { margin: -8px 0 10px; }
 details.card { margin-top: 12px; }
 summary { cursor: pointer; padding: 10px 16px; font-weight: 500; }
 details > .charts { padding: 0 12px 12px; }

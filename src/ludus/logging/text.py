@@ -105,13 +105,16 @@ def sparkline(values: Sequence[float], width: int) -> str:
 def evaluation_line(metrics: dict[str, float], prefix: str = "eval/") -> str:
     """'success 93.0 % (88–96) · reward 231.4 ± 12.10', of what there is; short enough for 80 columns.
 
+    Of one that follows clips: 'success 93.0 % (88–96) · MPJPE 48 mm · reward 231.4'.
     Of a run that learns a reward alone: 'AUC 0.998 · R² 0.93 · correlation 0.84'.
     """
     parts = []
     if prefix + "success_rate" in metrics:
         parts.append(f"success {success_with_interval(metrics, prefix)}")
+    if error := mpjpe(metrics, prefix):
+        parts.append(f"MPJPE {error}")
     if prefix + "mean_reward" in metrics:
-        spread = metrics.get(prefix + "std_reward")
+        spread = None if error else metrics.get(prefix + "std_reward")
         parts.append(
             f"reward {number(metrics[prefix + 'mean_reward'])}" + (f" ± {number(spread)}" if spread else "")
         )
@@ -121,6 +124,12 @@ def evaluation_line(metrics: dict[str, float], prefix: str = "eval/") -> str:
         parts += [f"{label(name)} {number(metrics[name])}" for name in own[:2]]
         parts.append(reward_line(metrics, 2 if parts else 3))
     return " · ".join(part for part in parts if part)
+
+
+def mpjpe(metrics: Mapping[str, float], prefix: str) -> str:
+    """'48 mm', how far a body was from what it imitated; empty where nothing is imitated."""
+    value = metrics.get(prefix + "mpjpe")
+    return "" if value is None else f"{value:.0f} mm"
 
 
 def success_with_interval(metrics: dict[str, float], prefix: str) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mujoco
@@ -11,8 +11,8 @@ import numpy as np
 from ludus.logging import text
 from ludus.logging.mujoco_scene import MujocoScene, bounds, browser_server, framing, pose, traveller
 
-# What one step of the policy and its environment gives: qpos, mocap_pos, mocap_quat, metrics to show.
-StepResult = tuple[Any, Any, Any, dict[str, float]]
+# What one step of the policy and its environment gives: qpos, mocap_pos, mocap_quat, what to say beside it.
+StepResult = tuple[Any, Any, Any, Mapping[str, float | str]]
 
 _SPEEDS = ("¼", "½", "1", "2", "4")
 _SPEED_VALUES = dict(zip(_SPEEDS, (0.25, 0.5, 1.0, 2.0, 4.0), strict=True))
@@ -31,6 +31,7 @@ def play(
     title: str = "Ludus",
     host: str = "127.0.0.1",
     say: Callable[[str], None] = print,
+    next_label: str = "Next episode",
 ) -> None:
     """Call `step_fn` every `dt` seconds and show what it returns, until Ctrl-C or `max_seconds`.
 
@@ -39,7 +40,7 @@ def play(
     """
     with browser_server(host, port) as server:
         scene = MujocoScene(server, model)
-        panel = _Panel(server, title, next_episode is not None)
+        panel = _Panel(server, title, None if next_episode is None else next_label)
         say(f"Open http://{'localhost' if host in ('127.0.0.1', '0.0.0.0') else host}:{server.get_port()}")
         say("Ctrl-C ends the viewer.")
         try:
@@ -51,15 +52,15 @@ def play(
 class _Panel:
     """The controls and the metrics beside the picture. Viser's threads call back: they only set flags."""
 
-    def __init__(self, server: Any, title: str, can_skip: bool) -> None:
+    def __init__(self, server: Any, title: str, next_label: str | None) -> None:
         self.paused = False
         self.skip = False
         self._shown_at = -math.inf
         server.gui.set_panel_label(title)
         self._pause = server.gui.add_button("Pause")
         self._pause.on_click(self._toggle)
-        if can_skip:
-            server.gui.add_button("Next episode").on_click(self._ask_skip)
+        if next_label is not None:
+            server.gui.add_button(next_label).on_click(self._ask_skip)
         self._speed = server.gui.add_button_group("Speed", _SPEEDS)
         self._speed.value = "1"
         self._metrics = server.gui.add_markdown("")
@@ -68,11 +69,11 @@ class _Panel:
     def speed(self) -> float:
         return 0.0 if self.paused else _SPEED_VALUES[self._speed.value]
 
-    def show(self, metrics: dict[str, float]) -> None:
+    def show(self, metrics: Mapping[str, float | str]) -> None:
         if time.monotonic() - self._shown_at < _PANEL_S:
             return
         self._shown_at = time.monotonic()
-        rows = "\n".join(f"| {text.label(name)} | {text.number(value)} |" for name, value in metrics.items())
+        rows = "\n".join(f"| {text.label(name)} | {_words(value)} |" for name, value in metrics.items())
         self._metrics.content = f"| | |\n|:--|--:|\n{rows}" if rows else ""
 
     def _toggle(self, _: object) -> None:
@@ -81,6 +82,11 @@ class _Panel:
 
     def _ask_skip(self, _: object) -> None:
         self.skip = True
+
+
+def _words(value: float | str) -> str:
+    """Text stays within its cell of a markdown table."""
+    return value.replace("|", "/") if isinstance(value, str) else text.number(value)
 
 
 def _loop(

@@ -33,7 +33,7 @@ class ActorCritic(Policy):
         shared = config.shared_trunk or self.memory is not None
         inputs = self.encoder.inputs
         self.value_encoder = None if shared else MLP(inputs, config.hidden, config.activation)
-        self.head = make_stochastic_head(action_space, self.features, config.initial_std)
+        self.head = make_stochastic_head(action_space, self.features, config.initial_std, config.learn_std)
         self.value_head = Dense(self.features, 1)
         self._initialise()
 

@@ -77,12 +77,15 @@ class BoxHead(Head):
     high: Tensor
     center: Tensor
     half_range: Tensor
+    bounded: Tensor
 
     def __init__(self, space: gym.spaces.Box) -> None:
         super().__init__()
         self.action_size = self.noise_size = int(space.shape[0])
         low, high = torch.as_tensor(space.low), torch.as_tensor(space.high)
         bounded = torch.isfinite(low) & torch.isfinite(high)
+        # Where there are bounds; not part of what is learned.
+        self.register_buffer("bounded", bounded.float(), persistent=False)
         self.register_buffer("low", low.float())
         self.register_buffer("high", high.float())
         self.register_buffer("center", torch.where(bounded, (low + high) / 2, 0.0).float())
@@ -102,8 +105,9 @@ class BoxHead(Head):
 class GaussianHead(BoxHead, StochasticHead):
     """Independent normal per dimension."""
 
-    def __init__(self, features: int, space: gym.spaces.Box, initial_std: float) -> None:
+    def __init__(self, features: int, space: gym.spaces.Box, initial_std: float, learn_std: bool = True) -> None:
         super().__init__(space)
+        self.learn_std = learn_std
         self.linear = Dense(features, self.action_size)
         self.log_std = nn.Parameter(torch.full((self.action_size,), math.log(initial_std)))
 
@@ -132,15 +136,27 @@ class GaussianHead(BoxHead, StochasticHead):
         z, squares, inverse_std = saved
         assert self.log_std.grad is not None
         # ∂ log p / ∂ mean = z / σ,  ∂ log p / ∂ log σ = z² − 1
-        torch.mv(squares.sub_(1).t(), weight, out=self.log_std.grad)
-        if entropy_coef is not None:
-            self.log_std.grad -= entropy_coef
+        if self.learn_std:
+            torch.mv(squares.sub_(1).t(), weight, out=self.log_std.grad)
+            if entropy_coef is not None:
+                self.log_std.grad -= entropy_coef
+        else:  # not left as it was: others add to it
+            self.log_std.grad.zero_()
         return (z * weight[:, None]).mul_(inverse_std)
+
+    def bound_gradient(self, params: Tensor, share: float | Tensor, coef: float) -> Tensor:
+        """d/d params of coef · Σ share · Σ (what of a mean lies outside the action bounds)²."""
+        outside = params - params.clamp(-1.0, 1.0)
+        share = share if isinstance(share, float) else share[:, None]
+        return outside.mul_(2 * coef * share).mul_(self.bounded)
 
     @torch.no_grad()
     def limit_std(self, highest: float) -> None:
-        """Keep the spread in a range that neither explodes nor dies."""
-        self.log_std.clamp_(LOG_STD_MIN, min(LOG_STD_MAX, math.log(highest)))
+        """Keep the spread below `highest`; one that is learned also in a range that neither explodes nor dies."""
+        if self.learn_std:
+            self.log_std.clamp_(LOG_STD_MIN, min(LOG_STD_MAX, math.log(highest)))
+        else:
+            self.log_std.clamp_(max=math.log(highest))
 
 
 class CategoricalHead(StochasticHead):
@@ -217,9 +233,11 @@ class CategoricalHead(StochasticHead):
         return choice.squeeze(-1) if self.squeeze else choice
 
 
-def make_stochastic_head(space: ActionSpace, features: int, initial_std: float) -> StochasticHead:
+def make_stochastic_head(
+    space: ActionSpace, features: int, initial_std: float, learn_std: bool = True
+) -> StochasticHead:
     if isinstance(space, gym.spaces.Box):
-        return GaussianHead(features, space, initial_std)
+        return GaussianHead(features, space, initial_std, learn_std)
     if isinstance(space, gym.spaces.Discrete):
         return CategoricalHead(features, [int(space.n)], [int(space.start)], squeeze=True)
     if isinstance(space, gym.spaces.MultiDiscrete):

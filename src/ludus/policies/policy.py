@@ -34,6 +34,8 @@ class PolicyConfig:
     """One encoder for actor and critic instead of one each; always so with a memory."""
     initial_std: float = 1.0
     """Spread of a continuous policy at the start, where 1 is half of the action range."""
+    learn_std: bool = True
+    """Learn that spread; off, it stays as it is (ppo.std_final may still lower it)."""
     normalize_obs: bool = True
     """Standardise observations by their running mean and variance."""
 

@@ -33,9 +33,9 @@ OPEN_KINDS = {
 
 
 def all_presets() -> dict[str, Preset]:
-    from ludus.presets import forage, kuka, locomotion, rrd
+    from ludus.presets import forage, humanoid, kuka, locomotion, rrd
 
-    presets = (*kuka.PRESETS, *forage.PRESETS, *rrd.PRESETS, *locomotion.PRESETS)
+    presets = (*kuka.PRESETS, *forage.PRESETS, *humanoid.PRESETS, *rrd.PRESETS, *locomotion.PRESETS)
     return {preset.name: preset for preset in presets}
 
 

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ludus.envs.vec import State
+from ludus.envs.vec import State, VecEnv
 from ludus.errors import CheckpointError
 from ludus.policies.making import policy_from
 from ludus.policies.policy import Policy
@@ -232,6 +232,19 @@ def load_policy(checkpoint: Path) -> Policy:
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"{checkpoint} does not hold a policy of this version of Ludus: {error}") from error
     return policy.eval()
+
+
+def refuse_misfit(policy: Policy, env: VecEnv) -> None:
+    """One sentence, before torch complains of shapes: a policy goes with environments as it was trained in."""
+    for what, known, found in (
+        ("observations", policy.obs_space, env.obs_space),
+        ("actions", policy.action_space, env.action_space),
+    ):
+        if known.shape != found.shape:
+            raise CheckpointError(
+                f"The policy does not fit {env.name}: it was trained with {what} of the shape {known.shape}, and "
+                f"here they are {found.shape}. The environment or its settings have changed since: train it anew."
+            )
 
 
 def load_reward(checkpoint: Path) -> RewardModel:

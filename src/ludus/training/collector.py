@@ -10,7 +10,16 @@ import torch
 from torch import Tensor
 
 from ludus.buffers.segments import SegmentBuffer, Segments, SegmentSchedule
-from ludus.envs.vec import EpisodeStats, State, Step, VecEnv, derive_seed, restore_generator, rollout_metrics
+from ludus.envs.vec import (
+    EpisodeStats,
+    State,
+    Step,
+    VecEnv,
+    derive_seed,
+    env_faults,
+    restore_generator,
+    rollout_metrics,
+)
 from ludus.errors import EnvError
 from ludus.graphs import Graphed
 from ludus.policies.actor_critic import ActorCritic
@@ -43,6 +52,14 @@ class _Group:
             assert self.seen_present is not None
             self.present.copy_(self.env.present)
             self.seen_present.copy_(self.env.present)
+
+    def begin(self, seed: int) -> None:
+        """New episodes in all rows, of which nothing is remembered yet."""
+        self.obs.copy_(self.env.reset(seed))
+        self.state.zero_()
+        self.discounted.zero_()
+        self.stats.forget_running()
+        self.look_who_is_present()
 
     def saved(self) -> State:
         tensors = {name: getattr(self, name).clone() for name in ("obs", "state", "discounted")}
@@ -98,7 +115,8 @@ class Collector:
         self._on_device = device.type == "cuda" and all(
             env.capturable and env.device.type == "cuda" for env in envs
         )
-        self._step_all = Graphed(self._device_step, device, cuda_graphs)
+        streams = [generator for env in envs for generator in env.generators] if self._on_device else []
+        self._step_all = Graphed(self._device_step, device, cuda_graphs, generators=streams)
         self._decisions = [
             Graphed(partial(self._decide_here, group), device, cuda_graphs) for group in self.groups
         ]
@@ -255,12 +273,36 @@ class Collector:
             self.buffer.write(group.rows, column, obs=group.obs, **value)
 
     # Metrics and state --------------------------------------------------------------------------
-    def begin_at(self, update: int) -> None:
+    def lessons(self) -> list[State]:
+        """What evaluations have taught each group."""
+        return [group.env.lessons() for group in self.groups]
+
+    def begin_at(self, update: int, lessons: list[State]) -> None:
         """Record the segments of this update from their first step on: what was recorded of them is lost."""
+        for group, learned in zip(self.groups, lessons, strict=False):  # older checkpoints have none
+            if learned:
+                group.env.load_lessons(learned)
         self.buffer.time = self.schedule.start(update * self.schedule.segments)
 
     def episode_metrics(self) -> dict[str, float]:
-        return rollout_metrics([group.stats for group in self.groups], self._last_metrics)
+        metrics = rollout_metrics([group.stats for group in self.groups], self._last_metrics)
+        return metrics | env_faults([group.env for group in self.groups])
+
+    def adapt(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> None:
+        """Tell the environments of an evaluation; where they start elsewhere now, all episodes begin anew."""
+        for group in self.groups:
+            if group.env.adapt(metrics, labels):
+                self._begin_anew(group)
+
+    def _begin_anew(self, group: _Group) -> None:
+        """As if time had run out in every episode."""
+        buffer, rows = self.buffer, group.rows
+        if buffer.time and not self.schedule.aligned:  # aligned, nothing half recorded is left
+            last, ahead = ((buffer.time + k) % buffer.columns for k in (-1, 0))
+            buffer.track.done[last, rows] = True
+            buffer.track.final_value[last, rows] = buffer.track.value[ahead, rows]
+        seed = torch.randint(2**62, (), generator=self.generator, device=self.generator.device)
+        group.begin(int(seed))
 
     def set_progress(self, fraction: float) -> None:
         for group in self.groups:

@@ -1,10 +1,9 @@
 """Evaluation: whole episodes from held-out starts, each counted exactly once."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,23 +24,30 @@ class Evaluation:
     returns: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     metrics: dict[str, list[float]] = field(default_factory=dict)
+    labels: dict[str, list[float]] = field(default_factory=dict)  # which episode it was; see VecEnv.labels
 
     def summary(self) -> dict[str, float]:
         """Means, and a 95 % confidence interval of the success rate where the task has one."""
         result: dict[str, float] = {}
-        known = {name: [v for v in values if v == v] for name, values in self.metrics.items()}  # NaN: not told
-        if known.get("success"):
-            successes, n = sum(known["success"]), len(known["success"])
-            low, high = wilson_interval(successes, n)
-            result |= {"success_rate": successes / n, "success_low": low, "success_high": high}
-        result["mean_reward"] = float(np.mean(self.returns))
-        result["std_reward"] = float(np.std(self.returns))
-        result["mean_length"] = float(np.mean(self.lengths))
-        for name, values in known.items():
-            if values and name not in ("success", "diverged"):
-                result[name] = float(np.mean(values))
-        result["episodes"] = len(self.returns)
-        return result
+        told = {name: self._mean(values) for name, values in self.metrics.items()}
+        means = {name: mean for name, mean in told.items() if mean == mean}
+        if (rate := means.pop("success", None)) is not None:
+            n = sum(v == v for v in self.metrics["success"])
+            low, high = wilson_interval(rate * n, n)
+            result |= {"success_rate": rate, "success_low": low, "success_high": high}
+        result["mean_reward"] = mean = self._mean(self.returns)
+        result["std_reward"] = math.sqrt(self._mean([(value - mean) ** 2 for value in self.returns]))
+        result["mean_length"] = self._mean(self.lengths)
+        means.pop("diverged", None)
+        return result | means | {"episodes": len(self.returns)}
+
+    def _mean(self, values: Sequence[float]) -> float:
+        """Over the episodes that told it (NaN: not told), each by its weight; NaN if none did."""
+        weights = self.labels.get("weight", [1.0] * len(values))
+        told = [(value, weight) for value, weight in zip(values, weights, strict=True) if value == value]
+        if not told:
+            return math.nan
+        return sum(value * weight for value, weight in told) / sum(weight for _, weight in told)
 
 
 @torch.no_grad()
@@ -57,7 +63,9 @@ def evaluate(
 
     Every environment plays a number of episodes fixed beforehand, and all its agents count: taking the first that
     end, whichever the row, would favour short ones. With several agents the number is rounded up to whole ones.
+    An environment with fixed starts plays each of them once.
     """
+    episodes = env.num_rows if env.fixed_starts else episodes
     actor = policy.actor(deterministic, torch.Generator(device=policy.device).manual_seed(seed))
     rows, agents = env.num_rows, env.agents_per_env
     wanted, envs = -(-episodes // agents), rows // agents
@@ -80,7 +88,7 @@ def evaluate(
                 f"{env.name} has an episode of more than {LONGEST_EPISODE:,} steps, so evaluation would not end. "
                 "Give it a time limit, for a Gymnasium environment with --env.max-steps."
             )
-        _count(result, done & (left > 0), returns, lengths, step.metrics)
+        _count(result, done & (left > 0), returns, lengths, step.metrics, env.labels)
         left -= done.int()
         returns[done], lengths[done] = 0.0, 0
     if not result.returns and not should_stop():
@@ -89,12 +97,20 @@ def evaluate(
 
 
 def _count(
-    result: Evaluation, ended: Tensor, returns: Tensor, lengths: Tensor, metrics: dict[str, Tensor]
+    result: Evaluation,
+    ended: Tensor,
+    returns: Tensor,
+    lengths: Tensor,
+    metrics: dict[str, Tensor],
+    labels: tuple[str, ...],
 ) -> None:
+    if not bool(ended.any()):
+        return
     result.returns += returns[ended].tolist()
     result.lengths += lengths[ended].tolist()
     for name, values in metrics.items():
-        result.metrics.setdefault(name, []).extend(values.cpu()[ended].tolist())
+        kept = result.labels if name in labels else result.metrics
+        kept.setdefault(name, []).extend(values.cpu()[ended].tolist())
 
 
 class PolicyEvaluator:
@@ -103,6 +119,7 @@ class PolicyEvaluator:
     def __init__(self, config: TrainConfig, policy: Policy) -> None:
         self._config, self._policy = config, policy
         self._env: VecEnv | None = None
+        self.newest: Evaluation | None = None  # with the most likely actions
 
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
         """`eval/…` with the most likely actions and, if wanted, `eval_stochastic/…`; empty when interrupted."""
@@ -116,6 +133,8 @@ class PolicyEvaluator:
                 result = evaluate(policy, self._env, config.episodes, seed, deterministic, interrupted)
                 if interrupted():
                     return {}
+                if deterministic:
+                    self.newest = result
                 metrics |= {f"{prefix}/{name}": value for name, value in result.summary().items()}
         return metrics
 

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,6 +39,10 @@ class Job(ABC):
     @abstractmethod
     def cycle_metrics(self) -> dict[str, float]:
         """What a cycle's row says besides, since the last one."""
+
+    def table(self) -> list[dict[str, Any]]:
+        """Of the newest evaluation, a line for each kind of episode; empty where there are no kinds."""
+        return []
 
     def newest_losses(self) -> Tensor | None:
         """The reward's loss of every batch of the newest iteration, where one is learned."""

@@ -5,6 +5,7 @@ metrics; an epoch ends with an evaluation and a checkpoint. Everything a run is 
 run goes on as if nothing had happened.
 """
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -40,6 +41,8 @@ from ludus.training.job import Job
 PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
 _LEVELS = ("epoch", "cycle", "iteration", "batch")
 _SUMMARY_BATCHES = 100  # whose mean loss is one point of a curve
+# Metrics of simulations that lacked room, and of what: nothing else tells that they are wrong.
+_LACKING = {"rollout/contact_overflow": "contacts", "rollout/constraint_overflow": "constraints"}
 MAX_ROLLBACKS = 3  # after so many returns to a checkpoint the run is given up
 
 
@@ -86,6 +89,7 @@ class Trainer:
         self._batch_log = BatchLog(run_dir / "R_loss.f32")
         self._row_at = (time.perf_counter(), 0)  # when and at which step the last row was written
         self._recent_losses: list[float] = []
+        self._warned_of: set[str] = set()
 
     @property
     def policy(self) -> Policy:
@@ -162,6 +166,7 @@ class Trainer:
         self._log_batches()
         row = self._row(train)
         self._write(row)
+        self._warn_of_lacking_room(row)
         tested = self._test() if self.config.eval.each_cycle else {}
         shown = row | tested
         self.console.row(self.step, shown)
@@ -187,7 +192,15 @@ class Trainer:
             self.console.evaluation(self.step, metrics)
             metrics |= {"TimeCost(sec)/test": seconds} if self.job.tabulated else {}
             self._write(metrics)
+            self._write_table()
         return metrics
+
+    def _write_table(self) -> None:
+        """evaluation.json: the newest evaluation, kind by kind of episode."""
+        if table := self.job.table():
+            aside = self.run_dir / "evaluation.json.tmp"
+            aside.write_text(json.dumps({"step": self.step, "rows": table}, indent=1))
+            aside.rename(self.run_dir / "evaluation.json")
 
     def _conclude(self, metrics: dict[str, float], always_save: bool) -> bool:
         """After an evaluation: keep what is the best so far."""
@@ -345,6 +358,16 @@ class Trainer:
             mark_best(best)  # a kill came between the checkpoint and its mark
 
     # Trouble ------------------------------------------------------------------------------------
+    def _warn_of_lacking_room(self, row: dict[str, float]) -> None:
+        """The first time that it happens."""
+        for name, what in _LACKING.items():
+            if row.get(name, 0) > 0 and name not in self._warned_of:
+                self._warned_of.add(name)
+                self.console.warning(
+                    f"{row[name]:.0f} simulations had no room for all their {what} ({name}), so things sink into "
+                    f"each other. Take --env.simulator threads, or give WarpSimulator more {what}: docs/gpu.md."
+                )
+
     def _healthy(self, metrics: dict[str, Tensor]) -> bool:
         """False when the updates of this iteration did no good at all; its data are then kept for inspection."""
         skipped = int(metrics.get("train/skipped_updates", 0))
@@ -389,9 +412,9 @@ class Trainer:
 def make_job(config: TrainConfig, device: torch.device) -> Job:
     """What the configuration says is to be done."""
     if config.algo == "ppo":
-        from ludus.training.on_policy import OnPolicyJob
+        from ludus.training.imitation import make_on_policy_job
 
-        return OnPolicyJob(config, device)
+        return make_on_policy_job(config, device)
     if config.algo == "reward":
         from ludus.training.reward_only import RewardJob
 

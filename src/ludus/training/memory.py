@@ -1,11 +1,13 @@
 """How much memory a run will take, told before it is taken."""
 
+import itertools
 import math
 from dataclasses import dataclass
 
 import psutil
 import torch
 
+from ludus.algorithms.adversary import AdversaryConfig
 from ludus.algorithms.update_data import update_shapes
 from ludus.buffers.segments import SegmentSchedule, buffer_shapes
 from ludus.errors import ConfigError
@@ -24,13 +26,15 @@ class MemoryPlan:
     gradient: int  # what one gradient step holds
     networks: int  # weights, gradients and Adam's moments
     libraries: int  # what cuBLAS keeps for itself on a GPU
+    adversary: int = 0  # a discriminator and its windows, where there is motion to imitate
 
     @property
     def total(self) -> int:
-        return self.record + self.update + self.gradient + self.networks + self.libraries
+        return self.record + self.update + self.gradient + self.networks + self.libraries + self.adversary
 
     def line(self) -> str:
         parts = {"recorded steps": self.record, "update": self.update, "gradient step": self.gradient}
+        parts |= {"adversary": self.adversary} if self.adversary else {}
         return f"memory {size(self.total)}: " + ", ".join(f"{name} {size(n)}" for name, n in parts.items())
 
 
@@ -60,6 +64,18 @@ def _numbers_of_a_step(policy: ActorCritic) -> int:
         numbers += (4 + 4 + 3 + 1 + (policy.device.type == "cpu")) * policy.memory.size + policy.memory.inputs
     head = policy.head.linear.out_features
     return numbers + 6 * head + 12 + policy.head.action_size + 5
+
+
+def adversary_bytes(size: int, rows: int, steps: int, config: AdversaryConfig) -> int:
+    """What an adversary holds for windows of `size` numbers, of `steps` steps of so many rows."""
+    widths = [size, *config.hidden, 1]
+    weights = sum(a * b + b for a, b in itertools.pairwise(widths))
+    windows = steps * rows + config.replay + 2 * config.batch_size
+    # Of a demonstrated window and one of the policy's: drawn and standardised; the slope, and its gradient;
+    # every layer's output and what is passed back through it, once more for the penalty.
+    gradient = config.batch_size * (6 * size + 8 * sum(config.hidden))
+    networks = 6 * weights  # weights, gradients as taken and as kept, of the penalty, Adam's two moments
+    return 4 * (windows * size + gradient + networks)
 
 
 def _bytes(shapes: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> int:

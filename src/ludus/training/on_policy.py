@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,13 +10,12 @@ from torch import Tensor
 from ludus.algorithms.ppo import PPO
 from ludus.buffers.segments import Segments
 from ludus.config import TrainConfig, make_plan, make_schedule
-from ludus.envs import make_groups
-from ludus.envs.vec import State, derive_seed
+from ludus.envs.vec import State, VecEnv, derive_seed
 from ludus.policies.making import make_actor_critic
 from ludus.training.collector import Collector
 from ludus.training.evaluator import PolicyEvaluator
 from ludus.training.job import Job, Show
-from ludus.training.memory import plan_memory, refuse_what_cannot_fit
+from ludus.training.memory import MemoryPlan, plan_memory, refuse_what_cannot_fit
 
 
 class OnPolicyJob(Job):
@@ -23,17 +23,17 @@ class OnPolicyJob(Job):
 
     rate_name = "ppo.learning-rate"
 
-    def __init__(self, config: TrainConfig, device: torch.device) -> None:
+    def __init__(self, config: TrainConfig, device: torch.device, groups: list[VecEnv]) -> None:
         self.config, self.device = config, device
-        groups = make_groups(config.env, config.groups, device, config.episodic_reward)
         self.schedule = schedule = make_schedule(config, sum(env.num_rows for env in groups))
         steps, batches = schedule.segments * schedule.horizon, config.ppo.minibatches * config.ppo.update_epochs
         self.plan = make_plan(config, steps, batches)
         self.policy = make_actor_critic(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
         self.models = {"policy": self.policy}
-        self.memory_plan = plan_memory(self.policy, schedule, config.ppo.minibatches, config.groups)
+        self.memory_plan = self._plan_memory(groups)
         advice = "Make --env.num-envs, --ppo.segments or --ppo.horizon smaller, or take more --ppo.minibatches."
         refuse_what_cannot_fit(self.memory_plan.total, self.memory_plan.line(), advice, device)
+        groups = self._prepare(groups)
         graphs = config.cuda_graphs
         self.ppo = PPO(self.policy, config.ppo, schedule, config.seed, graphs)
         self.collector = Collector(groups, self.policy, schedule, config.ppo.gamma, config.seed, graphs)
@@ -41,20 +41,39 @@ class OnPolicyJob(Job):
         self._evaluator = PolicyEvaluator(config, self.policy)
         self._segments: Segments | None = None
 
+    def _plan_memory(self, groups: list[VecEnv]) -> MemoryPlan:
+        return plan_memory(self.policy, self.schedule, self.config.ppo.minibatches, self.config.groups)
+
+    def _prepare(self, groups: list[VecEnv]) -> list[VecEnv]:
+        """The environments as they are stepped in; a subclass may pay for other things than they do."""
+        return groups
+
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
         self.collector.set_progress(progress)
         steps = max(1, self.schedule.steps(number))
         self._segments = self.collector.collect(number, lambda t: show(min(1.0, (t + 1) / steps), 0))
         started = time.perf_counter()
-        metrics = self.ppo.update(self._segments, progress)
+        metrics = self._learn(self._segments, progress)
         metrics["train/skipped_updates"] = metrics["train/skipped_updates"].cpu()  # which waits for the update
         self.timing.learn += time.perf_counter() - started
         if self.config.ppo.kl_control == "adapt":
             self.ppo.adapt_rate(float(metrics["train/approx_kl"]))
         return metrics
 
+    def _learn(self, segments: Segments, progress: float) -> dict[str, Tensor]:
+        """All gradient steps that a rollout is good for."""
+        return self.ppo.update(segments, progress)
+
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
-        return self._evaluator.evaluate(interrupted)
+        metrics = self._evaluator.evaluate(interrupted)
+        if metrics:
+            assert self._evaluator.newest is not None
+            self.collector.adapt(self._evaluator.newest.metrics, self._evaluator.newest.labels)
+        return metrics
+
+    def table(self) -> list[dict[str, Any]]:
+        newest = self._evaluator.newest
+        return [] if newest is None else self.collector.groups[0].env.tabulate(newest.metrics, newest.labels)
 
     def cycle_metrics(self) -> dict[str, float]:
         return self.collector.episode_metrics()
@@ -90,12 +109,14 @@ class OnPolicyJob(Job):
         ]
 
     def state(self, whole: bool) -> State:
-        return {"ppo": self.ppo.state(), "collector": self.collector.state() if whole else None}
+        if whole:
+            return {"ppo": self.ppo.state(), "collector": self.collector.state()}
+        return {"ppo": self.ppo.state(), "collector": None, "lessons": self.collector.lessons()}
 
     def load_state(self, state: State, iteration: int) -> bool:
         self.ppo.load_state(state["ppo"])
         if state["collector"] is None:
-            self.collector.begin_at(iteration)
+            self.collector.begin_at(iteration, state.get("lessons", []))
             return False
         self.collector.load_state(state["collector"])
         return True

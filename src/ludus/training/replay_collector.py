@@ -9,7 +9,16 @@ import torch
 from torch import Tensor
 
 from ludus.buffers.episodes import EpisodeStore
-from ludus.envs.vec import EpisodeStats, State, Step, VecEnv, derive_seed, restore_generator, rollout_metrics
+from ludus.envs.vec import (
+    EpisodeStats,
+    State,
+    Step,
+    VecEnv,
+    derive_seed,
+    env_faults,
+    restore_generator,
+    rollout_metrics,
+)
 from ludus.errors import ConfigError, EnvError
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.timing import Timing
@@ -91,7 +100,8 @@ class ReplayCollector:
 
     # Metrics and state --------------------------------------------------------------------------
     def episode_metrics(self) -> dict[str, float]:
-        return rollout_metrics([group.stats for group in self.groups], self._last_metrics)
+        metrics = rollout_metrics([group.stats for group in self.groups], self._last_metrics)
+        return metrics | env_faults([group.env for group in self.groups])
 
     def set_progress(self, fraction: float) -> None:
         for group in self.groups:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ludus.envs.kuka.kinematics import joints_for
-from ludus.envs.sim import CpuSimulator
+from ludus.envs.sim import SimulatorChoice, make_simulator
 from ludus.envs.sim_task import ALL_ROWS, Rows, Score, SimTask
 
 TABLE_TOP = 0.20  # m
@@ -43,6 +43,8 @@ class KukaConfig:
     """Simulations trained on at once."""
     threads: int = 0
     """Simulation threads of each group; 0 uses every core."""
+    simulator: SimulatorChoice = "auto"
+    """auto: MuJoCo Warp for 512 simulations or more on a GPU, where it is installed, else CPU threads."""
     fixed: bool = False
     """Always start the cube and the pad at the same places instead of anywhere on the table."""
     assist: float = 0.5
@@ -60,35 +62,45 @@ def scene_path() -> Path:
 class KukaPickPlace(SimTask):
     """Observation: 34 numbers; action: 3 for the hand's motion, 1 for the gripper (its average ≥ 0 opens)."""
 
-    def __init__(self, config: KukaConfig, num_envs: int, threads: int, evaluation: bool = False) -> None:
+    def __init__(
+        self,
+        config: KukaConfig,
+        num_envs: int,
+        threads: int,
+        evaluation: bool = False,
+        device: torch.device | str = "cpu",
+    ) -> None:
         model = mujoco.MjModel.from_xml_path(str(scene_path()))
-        sim = CpuSimulator(model, num_envs, SUBSTEPS, threads)
+        sim = make_simulator(model, num_envs, SUBSTEPS, threads, device, config.simulator)
         super().__init__(
             "kuka-pick-place", sim, config.max_steps, OBS_SIZE, gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
         )
         self._config = config
-        self._assist = 0.0 if evaluation else config.assist
+        # A tensor: a recorded step reads it anew.
+        self._assist = self._vector((0.0 if evaluation else config.assist,))
         self._evaluation = evaluation
         self._qpos, self._ctrl = sim.field("qpos"), sim.field("ctrl")
         self._mocap_pos, self._sensors = sim.field("mocap_pos"), sim.field("sensordata")
         self._cube_matrix = sim.field("xmat")[:, model.body("cube").id]  # [rows, 9]
         self._workspace = self._vector(WORKSPACE_LOW), self._vector(WORKSPACE_HIGH)
+        self._home, self._fixed_places = self._vector(HOME), self._vector((*FIXED_CUBE, *FIXED_PAD))
+        self._over_cube = self._vector((0.0, 0.0, 0.008))  # a hand that starts at the cube
         self._table_center, self._table_half = self._vector(TABLE_CENTER), self._vector(TABLE_HALF)
         self._on_pad = self._vector((0.04, 0.04, 0.008))  # how far the cube's centre may be from the goal
         self._nearness = self._vector((4.0, 2.5))[:, None]  # 1/m: how sharply nearness to cube and goal counts
         self.memory = {
-            "target": self._vector(HOME).repeat(num_envs, 1),  # [rows, 3] where the hand is told to be
-            "grip": torch.ones(num_envs, dtype=torch.float64, device=self.device),  # average gripper action
+            "target": self._home.repeat(num_envs, 1),  # [rows, 3] where the hand is told to be
+            "grip": torch.ones(num_envs, dtype=self.dtype, device=self.device),  # average gripper action
             "goal": self._vector((0.0, 0.0, CUBE_ON_PAD)).repeat(num_envs, 1),  # [rows, 3] for the cube's centre
-            "best_potential": torch.zeros(num_envs, dtype=torch.float64, device=self.device),  # of the episode
+            "best_potential": torch.zeros(num_envs, dtype=self.dtype, device=self.device),  # of the episode
         }
 
     def _vector(self, values: tuple[float, ...]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=self.device)
+        return torch.tensor(values, dtype=self.dtype, device=self.device)
 
     def set_progress(self, fraction: float) -> None:
         if not self._evaluation:
-            self._assist = self._config.assist if fraction < 0.8 else self._config.assist_final
+            self._assist.fill_(self._config.assist if fraction < 0.8 else self._config.assist_final)
 
     # Acting -------------------------------------------------------------------------------------
     def control(self, action: Tensor) -> None:
@@ -98,7 +110,7 @@ class KukaPickPlace(SimTask):
         torch.clamp(target, *self._workspace, out=target)
         self._ctrl[:, :7] = joints_for(target)
         # One noisy action would open the hand and drop the cube: the gripper obeys a running average.
-        grip = self.memory["grip"].lerp_(action[:, 3].double(), GRIP_BLEND)
+        grip = self.memory["grip"].lerp_(action[:, 3].to(self.dtype), GRIP_BLEND)
         self._ctrl[:, 7] = torch.where(grip >= 0, GRIP_FORCE, -GRIP_FORCE)
 
     # Seeing -------------------------------------------------------------------------------------
@@ -117,7 +129,7 @@ class KukaPickPlace(SimTask):
             to_goal,
             to_goal * self._grasped(rows)[:, None],  # the way to carry, once there is something to carry
             self.memory["target"][rows] - hand,  # how far the hand lags behind
-            (sensors[:, 9:11] > 0).double(),  # each fingertip touches the cube
+            (sensors[:, 9:11] > 0).to(self.dtype),  # each fingertip touches the cube
         ]
         return torch.cat(parts, dim=1).float()
 
@@ -162,42 +174,44 @@ class KukaPickPlace(SimTask):
         return (self._sensors[rows, 9:11] > 0).all(dim=1) & (self._qpos[rows, 7] > 0.5 * CUBE_HALF)
 
     # Beginning ----------------------------------------------------------------------------------
-    def begin_episode(self, rows: Tensor) -> None:
-        n = rows.numel()
+    def new_episodes(self, rows: Rows, n: int) -> dict[str, Tensor]:
         cube, pad = self._places(n)
         kind = self.uniform(0, 1, n)
         in_hand = kind < 0.5 * self._assist
         at_cube = (kind < self._assist) & ~in_hand
-        hand = self._vector(HOME).repeat(n, 1)
+        hand = self._home.repeat(n, 1)
         hand = torch.where(at_cube[:, None], self._around(cube), hand)
         hand = torch.where(in_hand[:, None], self._above_table(n), hand)
         cube = torch.where(in_hand[:, None], hand, cube)
         finger = torch.where(in_hand, CUBE_HALF - 0.0005, FINGER_OPEN)  # half a millimetre of squeeze
         yaw = torch.where(in_hand, 0.0, self.uniform(-np.pi / 4, np.pi / 4, n) * (not self._config.fixed))
 
-        qpos = torch.zeros((n, 16), dtype=torch.float64, device=self.device)
-        qpos[:, :7] = joints_for(hand) + self.uniform(-START_NOISE, START_NOISE, n, 7) * ~in_hand[:, None]
+        joints = joints_for(hand)
+        qpos = torch.zeros((n, 16), dtype=self.dtype, device=self.device)
+        qpos[:, :7] = joints + self.uniform(-START_NOISE, START_NOISE, n, 7) * ~in_hand[:, None]
         qpos[:, 7:9] = finger[:, None]
         qpos[:, 9:12] = cube
         qpos[:, 12], qpos[:, 15] = torch.cos(yaw / 2), torch.sin(yaw / 2)
-        self._qpos[rows] = qpos
-        self._ctrl[rows, :7] = joints_for(hand)
-        self._ctrl[rows, 7] = torch.where(in_hand, -GRIP_FORCE, GRIP_FORCE).double()
-        self._mocap_pos[rows, 0] = pad
-        self.memory["goal"][rows, :2] = pad[:, :2]
-        self.memory["target"][rows] = hand
-        self.memory["grip"][rows] = torch.where(in_hand, -1.0, 1.0).double()
+        grip = torch.where(in_hand, -1.0, 1.0).to(self.dtype)
+        goal = torch.cat([pad[:, :2], torch.full_like(pad[:, :1], CUBE_ON_PAD)], dim=1)
+        return {
+            "qpos": qpos,
+            "ctrl": torch.cat([joints, GRIP_FORCE * grip[:, None]], dim=1),
+            "mocap_pos": pad[:, None],
+            "goal": goal,
+            "target": hand,
+            "grip": grip,
+        }
 
-    def episode_begun(self, rows: Tensor) -> None:
-        self.memory["best_potential"][rows] = self._potential(rows)[0]
+    def begun(self, rows: Rows) -> dict[str, Tensor]:
+        return {"best_potential": self._potential(rows)[0]}
 
     def _places(self, n: int) -> tuple[Tensor, Tensor]:
         """([n, 3], [n, 3]) centres of cube and pad, standing apart from each other."""
-        cube = torch.full((n, 3), TABLE_TOP + CUBE_HALF, dtype=torch.float64, device=self.device)
-        pad = torch.full((n, 3), (TABLE_TOP + PAD_TOP) / 2, dtype=torch.float64, device=self.device)
+        cube = torch.full((n, 3), TABLE_TOP + CUBE_HALF, dtype=self.dtype, device=self.device)
+        pad = torch.full((n, 3), (TABLE_TOP + PAD_TOP) / 2, dtype=self.dtype, device=self.device)
         if self._config.fixed:
-            cube[:, :2] = self._vector(FIXED_CUBE)
-            pad[:, :2] = self._vector(FIXED_PAD)
+            cube[:, :2], pad[:, :2] = self._fixed_places[:2], self._fixed_places[2:]
             return cube, pad
         cube[:, :2] = self._anywhere(n, 1)[:, 0]
         candidates = self._anywhere(n, 16)
@@ -212,7 +226,7 @@ class KukaPickPlace(SimTask):
         return torch.stack([x, y], dim=2)
 
     def _around(self, cube: Tensor) -> Tensor:
-        return cube + self.uniform(-0.008, 0.008, *cube.shape) + self._vector((0.0, 0.0, 0.008))
+        return cube + self.uniform(-0.008, 0.008, *cube.shape) + self._over_cube
 
     def _above_table(self, n: int) -> Tensor:
         xy = self._anywhere(n, 1)[:, 0]

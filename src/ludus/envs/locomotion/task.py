@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ludus.envs.locomotion.gymnasium_sim import GymnasiumSimulator
-from ludus.envs.sim import Simulator
+from ludus.envs.sim import Simulator, SimulatorChoice, make_simulator
 from ludus.envs.sim_task import Rows, Score, SimTask
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, did_you_mean
@@ -149,6 +149,8 @@ class LocomotionConfig:
     """Environments that step together."""
     threads: int = 0
     """Simulation threads of each group; 0 uses every core."""
+    simulator: SimulatorChoice = "auto"
+    """auto: MuJoCo Warp for 512 simulations or more on a GPU, where it is installed, else CPU threads."""
     max_steps: int = 1000
     """Steps after which an episode is truncated."""
 
@@ -170,7 +172,7 @@ class LocomotionTask(SimTask):
         super().__init__(name, sim, max_steps, obs_size, gym.spaces.Box(low, high, dtype=np.float32))
         # Kept, not read before each step: Gymnasium's lags the state, and a resumed state could not give it.
         self.memory["runner_x"] = self._runner_x()
-        self._never = torch.zeros(self.num_rows, dtype=torch.bool, device=self.device)
+        self._qpos0 = torch.as_tensor(sim.model.qpos0, dtype=self.dtype, device=self.device)
 
     def control(self, action: Tensor) -> None:
         self._ctrl.copy_(action)
@@ -193,18 +195,17 @@ class LocomotionTask(SimTask):
         healthy = self._healthy()
         return Score(reward.add_(healthy, alpha=spec.healthy_reward), ~healthy, metrics)
 
-    def begin_episode(self, rows: Tensor) -> None:
+    def new_episodes(self, rows: Rows, n: int) -> dict[str, Tensor]:
         scale = self._spec.reset_noise
-        self._qpos[rows] += self.uniform(-scale, scale, len(rows), self._qpos.shape[1])
-        shape = (len(rows), self._qvel.shape[1])
+        qpos = self._qpos0 + self.uniform(-scale, scale, n, self._qpos.shape[1])
+        shape = (n, self._qvel.shape[1])
         if self._spec.gaussian_qvel:
-            normal = torch.randn(shape, generator=self.generator, dtype=torch.float64, device=self.device)
-            self._qvel[rows] += scale * normal
-        else:
-            self._qvel[rows] += self.uniform(-scale, scale, *shape)
+            normal = torch.randn(shape, generator=self.generator, dtype=self.dtype, device=self.device)
+            return {"qpos": qpos, "qvel": scale * normal}
+        return {"qpos": qpos, "qvel": self.uniform(-scale, scale, *shape)}
 
-    def episode_begun(self, rows: Tensor) -> None:
-        self.memory["runner_x"][rows] = self._runner_x()[rows]
+    def begun(self, rows: Rows) -> dict[str, Tensor]:
+        return {"runner_x": self._runner_x()[rows]}
 
     def _runner_x(self) -> Tensor:
         """[rows] the x whose progress is rewarded."""
@@ -222,14 +223,25 @@ class LocomotionTask(SimTask):
         return ((self._healthy_low < state) & (state < self._healthy_high)).all(dim=1)
 
 
-def make_locomotion(config: LocomotionConfig, num_envs: int, threads: int) -> VecEnv:
-    """The task `config` names, as a group of `num_envs` environments on `threads` threads (0: all cores)."""
+def make_locomotion(
+    config: LocomotionConfig, num_envs: int, threads: int, device: torch.device | str = "cpu"
+) -> VecEnv:
+    """The task `config` names, as a group of `num_envs` environments, on `threads` threads or on `device`."""
     if config.task not in TASKS:
         known = ", ".join(TASKS)
         hint = did_you_mean(config.task, TASKS)
         raise ConfigError(f"There is no locomotion task {config.task!r}.{hint} The tasks are {known}.")
     spec = TASKS[config.task]
-    sim = GymnasiumSimulator(_load_model(spec.xml), num_envs, spec.frame_skip, threads)
+    sim = make_simulator(
+        _load_model(spec.xml),
+        num_envs,
+        spec.frame_skip,
+        threads,
+        device,
+        config.simulator,
+        derived="as_stepped",
+        threaded=GymnasiumSimulator,
+    )
     return LocomotionTask(f"locomotion:{config.task}", spec, sim, config.max_steps)
 
 
@@ -248,16 +260,16 @@ def _load_model(xml: str) -> mujoco.MjModel:
 def _runner(runner: str, sim: Simulator) -> tuple[Tensor, Tensor]:
     """A live [rows, n] of x coordinates and the [n] weights that make the runner's x of them."""
     if runner == "root":
-        return sim.field("qpos")[:, :1], torch.ones(1, dtype=torch.float64, device=sim.device)
+        return sim.field("qpos")[:, :1], torch.ones(1, dtype=sim.dtype, device=sim.device)
     if runner == "torso":
-        return sim.field("xpos")[:, 1:2, 0], torch.ones(1, dtype=torch.float64, device=sim.device)
-    mass = torch.as_tensor(sim.model.body_mass, device=sim.device)
+        return sim.field("xpos")[:, 1:2, 0], torch.ones(1, dtype=sim.dtype, device=sim.device)
+    mass = torch.as_tensor(sim.model.body_mass, dtype=sim.dtype, device=sim.device)
     return sim.field("xipos")[:, :, 0], mass / mass.sum()
 
 
 def _healthy_bounds(limits: tuple[Limit, ...], sim: Simulator) -> tuple[Tensor, Tensor]:
     """The limits as two [nq + nv] bounds on the whole state."""
-    low = torch.full((sim.model.nq + sim.model.nv,), -inf, dtype=torch.float64, device=sim.device)
+    low = torch.full((sim.model.nq + sim.model.nv,), -inf, dtype=sim.dtype, device=sim.device)
     high = -low
     for limit in limits:
         low[limit.columns] = limit.low

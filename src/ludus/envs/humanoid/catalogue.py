@@ -1,0 +1,107 @@
+"""Finds clips by name: those that come with Ludus, those in ./motions, and files and folders anywhere."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from ludus.envs.humanoid.clip import Clip, load_clip
+from ludus.envs.humanoid.importing import SOURCE_SUFFIXES, import_motion
+from ludus.errors import ConfigError, DataError, did_you_mean
+
+OWN_FOLDER = Path("motions")  # where 'ludus motions import' writes
+_FILES = (".npz", *SOURCE_SUFFIXES)
+_NOT_CLIPS = ("license", "licence", "readme", "notice", "requirements")  # text files that lie beside clips
+
+
+def shipped_folder() -> Path:
+    return Path(__file__).with_name("clips")
+
+
+def find_clips(names: str) -> list[Clip]:
+    """The clips that `names` means: names, files and folders with commas between; 'all' is every shipped clip.
+
+    Files of other formats are imported on the fly.
+    """
+    return load_all(find_files(names))
+
+
+def find_files(names: str) -> list[Path]:
+    """The files of the clips that `names` means, each once."""
+    if not names.strip():
+        raise ConfigError(f"Say which clips: {_known_text()}, or files and folders, with commas between.")
+    paths = [path for name in names.split(",") if name.strip() for path in clip_files(name.strip())]
+    return list({path.resolve(): path for path in paths}.values())
+
+
+def load_all(paths: Iterable[Path]) -> list[Clip]:
+    """The clips of several files. Where two have the same name (walk), the second gets a number (walk-2)."""
+    clips: dict[str, Clip] = {}
+    for clip in (clip for path in paths for clip in load_any(path)):
+        name, number = clip.name, 1
+        while name in clips:
+            number += 1
+            name = f"{clip.name}-{number}"
+        clips[name] = replace(clip, name=name)
+    return list(clips.values())
+
+
+def whole_names(names: str) -> str:
+    """The same clips, to be found from any folder: shipped ones by name, others by their whole path."""
+    return ",".join(_whole_name(name.strip()) for name in names.split(",") if name.strip()) or names
+
+
+def _whole_name(name: str) -> str:
+    known = known_clips()
+    if name == "all" or (name in known and known[name].parent == shipped_folder()):
+        return name
+    path = known.get(name, Path(name).expanduser())
+    return str(path.resolve()) if path.exists() else name  # whoever reads what is nowhere will complain
+
+
+def clip_files(name: str) -> list[Path]:
+    """The files that one name means."""
+    if name == "all":
+        shipped = sorted(shipped_folder().glob("*.npz"))
+        if not shipped:
+            raise ConfigError("No clips come with this installation; name files or folders instead of 'all'.")
+        return shipped
+    known = known_clips()
+    if name in known:
+        return [known[name]]
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _files_in(path)
+    if path.is_file():
+        return [path]
+    beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() and path.parent != Path() else []
+    hint = did_you_mean(name, known) or did_you_mean(path.name, beside)
+    raise ConfigError(f"There is no clip {name!r}, nor such a file or folder.{hint} There are: {_known_text()}.")
+
+
+def known_clips() -> dict[str, Path]:
+    """Clips that a bare name finds; a shipped one goes before one of the same name in ./motions."""
+    found = {path.stem: path for folder in (OWN_FOLDER, shipped_folder()) for path in folder.glob("*.npz")}
+    return dict(sorted(found.items()))
+
+
+def load_any(path: Path) -> list[Clip]:
+    return [load_clip(path)] if path.suffix.lower() == ".npz" else import_motion(path)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    files = list(_motion_files(folder))
+    if not files:
+        raise DataError(f"The folder {folder} holds no clips, nor do the folders in it ({', '.join(_FILES)}).")
+    return sorted(files)
+
+
+def _motion_files(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*"):
+        named_otherwise = path.stem.lower().startswith(_NOT_CLIPS)
+        if path.is_file() and path.suffix.lower() in _FILES and not named_otherwise:
+            yield path
+
+
+def _known_text() -> str:
+    names = list(known_clips())
+    return ", ".join(names) if names else "none by name (no clips are shipped, and ./motions has none)"

@@ -1,0 +1,217 @@
+"""What is suspicious about a clip of motion, and what to do about it; `clip.check_clip` tells what must not be."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ludus.envs.check import Finding
+from ludus.envs.humanoid.body import BODIES, HINGES, JOINTS, body_model
+from ludus.envs.humanoid.clip import Clip
+from ludus.envs.humanoid.importing.hinges import limits
+from ludus.envs.humanoid.importing.motion import HELD_SHARE
+from ludus.envs.humanoid.importing.seam import seam_jumps, seam_turns
+from ludus.envs.humanoid.kinematics import forward_kinematics, lowest_points
+from ludus.envs.humanoid.rotations import conjugate, multiply, rotate, rotation_vector
+
+LIMIT_SLACK = 0.02  # rad beyond a joint's limit that nobody notices
+LIMIT_FAR = 1.0  # rad beyond a limit where the body cannot follow at all
+UNDER_FLOOR, FAR_UNDER_FLOOR = 0.01, 0.05  # m
+ABOVE_FLOOR = 0.05  # m: higher, nothing touches the floor
+SHORT_HANG = 0.1  # s above the floor that need no flight
+FREE_FALL = 0.4  # share of gravity's acceleration that tells a flight from hanging in the air
+MUCH_HEIGHT_FIX = 0.08  # m
+NEAR_GIMBAL = np.radians(80.0)  # of a joint's middle hinge; at 90° the other two cannot be told apart
+FAST_JOINT, FAST_ROOT, FAST_TURN = 40.0, 12.0, 25.0  # rad/s, m/s, rad/s
+ANGLE_JUMP = 2.0  # rad between two frames: no motion, a wrong solution
+SEAM_RAD, SEAM_M = 0.1, 0.02  # between a loop's end and its beginning
+SEAM_FAR = 0.5  # rad
+CONTACT = 0.015  # m
+SLIDING = 0.3  # m/s, the median over the frames in which a foot is on the floor
+LOW_FPS, HIGH_FPS = 20.0, 240.0
+SHORT = 0.5  # s
+_GRAVITY = 9.81
+
+
+def check_motion(clip: Clip) -> list[Finding]:
+    positions, rotations = forward_kinematics(
+        torch.as_tensor(clip.root_pos), torch.as_tensor(clip.root_quat), torch.as_tensor(clip.joint_pos)
+    )
+    lowest = lowest_points(positions, rotations).amin(dim=-1).numpy()
+    findings = [
+        *_check_time(clip),
+        *_check_held(clip),
+        *_check_limits(clip),
+        *_check_gimbal(clip),
+        *_check_speed(clip),
+        *_check_floor(clip, lowest, _centre_of_mass(positions, rotations)),
+        *_check_sliding(clip, positions, rotations),
+    ]
+    return [*findings, *_check_seam(clip)] if clip.loop else findings
+
+
+def _check_time(clip: Clip) -> Iterator[Finding]:
+    if not LOW_FPS <= clip.fps <= HIGH_FPS:
+        fix = "Import it anew with the source's true rate: --fps."
+        yield Finding("warning", f"{clip.fps:g} frames a second are unusual for motion.", fix)
+    if clip.duration < SHORT:
+        fix = "Is the rate right (--fps)? Else join it with what comes before or after."
+        yield Finding("warning", f"It lasts {clip.duration:.2f} s only.", fix)
+
+
+def _check_held(clip: Clip) -> Iterator[Finding]:
+    poses = np.concatenate([clip.root_pos, clip.root_quat, clip.joint_pos], axis=1)
+    held = float((np.abs(np.diff(poses, axis=0)).max(axis=1) < 1e-5).mean())
+    if HELD_SHARE <= held < 1:
+        what = f"{held:.0%} of the poses equal the one before: the motion goes by jerks, or stands still."
+        yield Finding("warning", what, "If it should move, import it anew from its source, with the true --fps.")
+
+
+def _check_limits(clip: Clip) -> Iterator[Finding]:
+    low, high = limits()
+    beyond = np.maximum(low - clip.joint_pos, 0) + np.maximum(clip.joint_pos - high, 0)  # [frames, 28]
+    bad = [i for i in np.argsort(-beyond.max(axis=0)) if beyond[:, i].max() > LIMIT_SLACK]
+    for i in bad:
+        most, share = float(beyond[:, i].max()), float((beyond[:, i] > LIMIT_SLACK).mean())
+        what = f"{JOINTS[i]} goes {np.degrees(most):.0f}° beyond its limit, in {share:.0%} of the frames."
+        fix = "The body stops at the limit: it will follow a little less closely there."
+        if most > LIMIT_FAR:
+            fix = "The body cannot follow; cut this part, or leave the clip out."
+        yield Finding("error" if most > LIMIT_FAR else "warning", what, fix)
+    if not bad:
+        yield Finding("ok", "All joints stay within their limits.")
+
+
+def _check_gimbal(clip: Clip) -> Iterator[Finding]:
+    middle = [f"{joint}_{order[1]}" for joint, order in HINGES.items() if len(order) == 3]
+    most = {name: float(np.abs(clip.joint_pos[:, JOINTS.index(name)]).max()) for name in middle}
+    near = {name: angle for name, angle in most.items() if angle > NEAR_GIMBAL}
+    for name, angle in near.items():
+        what = f"{name} reaches {np.degrees(angle):.0f}°: near 90° the joint's other hinges turn fast for little."
+        yield Finding(
+            "warning", what, "Look at it ('ludus motions view'); velocities there are not to be trusted."
+        )
+    if not near:
+        yield Finding("ok", "No joint comes near gimbal lock.")
+
+
+def _check_speed(clip: Clip) -> Iterator[Finding]:
+    steps = np.abs(np.diff(clip.joint_pos, axis=0))
+    frame, joint = np.unravel_index(steps.argmax(), steps.shape)
+    most, speed = float(steps.max()), float(steps.max() * clip.fps)
+    where = f"{JOINTS[joint]} at {frame / clip.fps:.2f} s"
+    if most > ANGLE_JUMP:
+        fix = "Import it anew; if it stays, cut the clip there."
+        yield Finding("error", f"{where} jumps by {np.degrees(most):.0f}° between two frames.", fix)
+    elif speed > FAST_JOINT:
+        fix = "Is the rate right (--fps)? Else smooth the source there."
+        yield Finding("warning", f"{where} turns with {speed:.0f} rad/s.", fix)
+    else:
+        yield Finding("ok", f"Joints turn with at most {speed:.0f} rad/s.")
+    root = float(np.linalg.norm(np.diff(clip.root_pos, axis=0), axis=1).max() * clip.fps)
+    quats = torch.as_tensor(clip.root_quat)
+    turn = rotation_vector(multiply(conjugate(quats[:-1]), quats[1:]))
+    turning = float(torch.linalg.vector_norm(turn, dim=1).max() * clip.fps)
+    for value, most, told in ((root, FAST_ROOT, f"{root:.1f} m/s"), (turning, FAST_TURN, f"{turning:.0f} rad/s")):
+        if value > most:
+            fix = "Are the unit (metres) and the rate (--fps) of the source right?"
+            yield Finding("warning", f"The root moves with up to {told}.", fix)
+
+
+def _check_floor(clip: Clip, lowest: np.ndarray, centre: np.ndarray) -> Iterator[Finding]:
+    deepest = float(-lowest.min())
+    if deepest > UNDER_FLOOR:
+        share = float((lowest < -UNDER_FLOOR).mean())
+        what = f"The body is up to {deepest * 100:.1f} cm under the floor, in {share:.0%} of the frames."
+        yield Finding(
+            "error" if deepest > FAR_UNDER_FLOOR else "warning", what, "Import it anew: 'ludus motions import'."
+        )
+    hanging = list(_hangings(clip, lowest, centre))
+    if lowest.min() > ABOVE_FLOOR:
+        what = f"It never touches the floor: the lowest point of all is {lowest.min() * 100:.1f} cm above it."
+        yield Finding("error", what, "Import it anew: 'ludus motions import'.")
+    elif hanging:
+        seconds, height = sum(hanging_s for hanging_s, _ in hanging), max(height for _, height in hanging)
+        what = f"It hangs above the floor for {seconds:.2f} s without falling, by up to {height * 100:.0f} cm."
+        fix = (
+            "Is the floor at 0 in the source, and level? A little of it comes with lifting feet out of the floor."
+        )
+        yield Finding("warning", what, fix)
+    elif deepest <= UNDER_FLOOR:
+        yield Finding("ok", "It stands on the floor, and is above it in flight alone.")
+    if abs(clip.height_fix) > MUCH_HEIGHT_FIX:
+        what = f"Importing has moved it by up to {clip.height_fix * 100:+.1f} cm to put it on the floor."
+        yield Finding(
+            "warning", what, "Look at it ('ludus motions view'): feet were under the floor, or above it."
+        )
+
+
+def _hangings(clip: Clip, lowest: np.ndarray, centre: np.ndarray) -> Iterator[tuple[float, float]]:
+    """(seconds, height) of every stretch without contact in which the centre of mass does not fall freely."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], lowest > ABOVE_FLOOR, [0]]).astype(int)))
+    for start, end in zip(edges[::2], edges[1::2], strict=True):
+        seconds = (end - start) / clip.fps
+        if seconds <= SHORT_HANG or end - start < 4:
+            continue
+        bow = np.polyfit(np.arange(end - start) / clip.fps, centre[start:end, 2], 2)[0]
+        if -2 * bow < FREE_FALL * _GRAVITY:
+            yield seconds, float(lowest[start:end].max())
+
+
+def _centre_of_mass(positions: Tensor, rotations: Tensor) -> np.ndarray:
+    """[frames, 3]"""
+    model = body_model()
+    inside = torch.as_tensor(model.body_ipos[1:].copy())
+    mass = torch.as_tensor(model.body_mass[1:].copy())
+    return ((positions + rotate(rotations, inside)) * mass[:, None]).sum(dim=1).div(mass.sum()).numpy()
+
+
+def _check_sliding(clip: Clip, positions: Tensor, rotations: Tensor) -> Iterator[Finding]:
+    worst = ("", 0.0)
+    for foot in ("right_foot", "left_foot"):
+        speeds = _sliding(clip, positions, rotations, foot)
+        usual = float(np.median(speeds)) if len(speeds) else 0.0
+        worst = max(worst, (foot, usual), key=lambda pair: pair[1])
+    if worst[1] > SLIDING:
+        what = f"The {worst[0].replace('_', ' ')} slides over the floor with {worst[1]:.2f} m/s, typically."
+        yield Finding(
+            "warning", what, "Some is usual; if it is much, the scale or the rate of the source is wrong."
+        )
+    else:
+        yield Finding("ok", f"Feet on the floor slide little: {worst[1]:.2f} m/s is usual.")
+
+
+def _sliding(clip: Clip, positions: Tensor, rotations: Tensor, foot: str) -> np.ndarray:
+    """[contacts] m/s along the floor of a corner of the sole, where it is the lowest and on the floor."""
+    geom, body = body_model().geom(foot), BODIES.index(foot)
+    sides = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=torch.float64)] * 2)
+    sole = torch.cat([sides, -torch.ones(4, 1, dtype=torch.float64)], dim=1)
+    corners = torch.as_tensor(geom.pos.copy()) + sole * torch.as_tensor(geom.size.copy())
+    points = (positions[:, body, None] + rotate(rotations[:, body, None], corners)).numpy()  # [frames, 4, 3]
+    lowest = points[:, :, 2].argmin(axis=1)[:-1]
+    rows = np.arange(len(lowest))
+    here, then = points[rows, lowest], points[rows + 1, lowest]
+    on_floor = np.maximum(here[:, 2], then[:, 2]) < CONTACT
+    return np.linalg.norm((then - here)[on_floor, :2], axis=1) * clip.fps
+
+
+def _check_seam(clip: Clip) -> Iterator[Finding]:
+    joints, tilt, height = seam_jumps(clip)
+    worst = int(np.abs(joints).argmax())
+    jump = max(float(np.abs(joints).max()), float(np.linalg.norm(tilt)))
+    turns = [JOINTS[i] for i in np.flatnonzero(seam_turns(clip))]
+    if turns:
+        what = f"In every cycle {', '.join(turns)} gains a whole turn, so the pose jumps where it starts anew."
+        yield Finding("error", what, "Import it with --no-loop.")
+    if jump > SEAM_RAD or abs(height) > SEAM_M:
+        what = (
+            f"At the seam of the loop the pose jumps: {JOINTS[worst]} by {np.degrees(abs(joints[worst])):.0f}°, "
+            f"the root by {np.degrees(np.linalg.norm(tilt)):.0f}° and {abs(height) * 100:.1f} cm."
+        )
+        fix = "Import it with --no-loop, or cut the source where the pose recurs."
+        yield Finding("error" if jump > SEAM_FAR else "warning", what, fix)
+    elif not turns:
+        yield Finding(
+            "ok", f"The loop closes: {np.degrees(jump):.1f}° and {abs(height) * 100:.1f} cm at its seam."
+        )

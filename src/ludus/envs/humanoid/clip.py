@@ -1,0 +1,147 @@
+"""A clip of motion: how it is kept in a file, and what must be true of it. Plain npz; nothing is unpickled."""
+
+import zipfile
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ludus.envs.humanoid.body import BODIES, JOINTS
+from ludus.errors import DataError
+
+FORMAT = "ludus-motion-1"
+_TEXTS = ("source", "licence")
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Poses of the humanoid at a fixed rate. The last pose of a looping clip is the first of the next cycle."""
+
+    name: str
+    fps: float
+    root_pos: np.ndarray  # [frames, 3] m
+    root_quat: np.ndarray  # [frames, 4] w first
+    joint_pos: np.ndarray  # [frames, 28] rad, in the order of body.JOINTS, without jumps of 2π
+    loop: bool = False
+    height_fix: float = 0.0  # m, the most that importing has lifted (+) or lowered (−) a pose
+    source: str = ""
+    licence: str = ""
+
+    @property
+    def frames(self) -> int:
+        return len(self.root_pos)
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the first pose to the last."""
+        return (self.frames - 1) / self.fps
+
+
+def save_clip(clip: Clip, path: Path) -> None:
+    check_clip(clip, clip.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(
+        path,
+        format=np.array(FORMAT),
+        fps=np.array(clip.fps),
+        loop=np.array(clip.loop),
+        height_fix=np.array(clip.height_fix),
+        source=np.array(clip.source),
+        licence=np.array(clip.licence),
+        body_names=np.array(BODIES),
+        joint_names=np.array(JOINTS),
+        root_pos=clip.root_pos.astype(np.float32),
+        root_quat=clip.root_quat.astype(np.float32),
+        joint_pos=clip.joint_pos.astype(np.float32),
+    )
+
+
+def load_clip(path: Path) -> Clip:
+    """The clip in a file, whose name is the clip's; a clear error where something is wrong with it."""
+    values = _read_arrays(path)
+    if str(values.get("format")) != FORMAT:
+        raise DataError(f"{path} is not a clip of Ludus ({FORMAT}); 'ludus motions import' makes one of it.")
+    wanted = (
+        "fps",
+        "loop",
+        "height_fix",
+        *_TEXTS,
+        "body_names",
+        "joint_names",
+        "root_pos",
+        "root_quat",
+        "joint_pos",
+    )
+    missing = [name for name in wanted if name not in values]
+    if missing:
+        raise DataError(f"{path} lacks {', '.join(missing)}: it is not whole.")
+    _check_names(path, "bodies", values["body_names"], BODIES)
+    _check_names(path, "joints", values["joint_names"], JOINTS)
+    try:
+        clip = Clip(
+            name=path.stem,
+            fps=float(values["fps"]),
+            root_pos=values["root_pos"].astype(np.float64),
+            root_quat=values["root_quat"].astype(np.float64),
+            joint_pos=values["joint_pos"].astype(np.float64),
+            loop=bool(values["loop"]),
+            height_fix=float(values["height_fix"]),
+            source=str(values["source"]),
+            licence=str(values["licence"]),
+        )
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{path} is not a clip of motion: {error}") from error
+    check_clip(clip, str(path))
+    return with_unit_rotations(clip)
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):  # of one array, which has no names
+            raise DataError(f"{path} is not a clip of motion: it holds one array without a name.")
+        with file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise DataError(f"There is no clip {path}.") from None
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(f"{path} is not a clip of motion: {' '.join(str(error).split())}") from error
+
+
+def with_unit_rotations(clip: Clip) -> Clip:
+    """The same clip: files are rounded, but a heading or a product takes rotations to be of unit length."""
+    return replace(clip, root_quat=clip.root_quat / np.linalg.norm(clip.root_quat, axis=1, keepdims=True))
+
+
+def _check_names(path: Path, what: str, found: np.ndarray, wanted: tuple[str, ...]) -> None:
+    names = [str(name) for name in found.ravel()]
+    if names == list(wanted):
+        return
+    if sorted(names) == sorted(wanted):
+        raise DataError(f"{path} has the humanoid's {what} in another order; import it anew from its source.")
+    extra, missing = sorted(set(names) - set(wanted)), sorted(set(wanted) - set(names))
+    told = [f"has {', '.join(extra)}"] * bool(extra) + [f"lacks {', '.join(missing)}"] * bool(missing)
+    raise DataError(f"{path} is of another body: among its {what} it {' and '.join(told)}.")
+
+
+def check_clip(clip: Clip, where: str) -> None:
+    """What must be true of every clip; `ludus motions check` looks for what is merely suspicious."""
+    if clip.root_pos.ndim != 2:
+        raise DataError(f"{where}: root_pos has the shape {clip.root_pos.shape}; it must be (frames, 3).")
+    if clip.frames < 2:
+        raise DataError(f"{where} has {clip.frames} frames; a motion needs at least 2.")
+    shapes = {"root_pos": (clip.frames, 3), "root_quat": (clip.frames, 4), "joint_pos": (clip.frames, len(JOINTS))}
+    for name, shape in shapes.items():
+        values = getattr(clip, name)
+        if values.shape != shape:
+            raise DataError(f"{where}: {name} has the shape {values.shape}; it must be {shape}.")
+        bad = ~np.isfinite(values).all(axis=1)
+        if bad.any():
+            raise DataError(f"{where}: {name} is not a finite number in frame {int(bad.argmax())}.")
+    if not (np.isfinite(clip.fps) and 1 <= clip.fps <= 1000):
+        raise DataError(f"{where} has {clip.fps:g} frames a second; it must be from 1 to 1000.")
+    length = np.linalg.norm(clip.root_quat, axis=1)
+    if np.abs(length - 1).max() > 1e-2:
+        frame = int(np.abs(length - 1).argmax())
+        raise DataError(f"{where}: the root's rotation in frame {frame} is no unit quaternion.")

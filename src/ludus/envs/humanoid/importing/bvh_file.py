@@ -1,0 +1,125 @@
+"""The BVH format: a tree of joints with channels in any order, and a line of numbers a frame."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ludus.envs.humanoid.importing.hinges import axis
+from ludus.envs.humanoid.rotations import about_axis, multiply, rotate
+from ludus.errors import DataError
+
+_CHANNELS = {f"{letter}{kind}": (kind, letter.lower()) for letter in "XYZ" for kind in ("position", "rotation")}
+
+
+@dataclass
+class Joint:
+    name: str
+    parent: int  # −1 for the root
+    offset: Tensor = field(default_factory=lambda: torch.zeros(3, dtype=torch.float64))
+    channels: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Bvh:
+    joints: list[Joint]  # ends of chains are joints too, called after their parent with _end
+    frame_time: float  # s
+    values: Tensor  # [frames, channels]
+
+
+def parse_bvh(path: Path, text: str) -> Bvh:
+    """The file's content, or a sentence with the number of the line that is wrong."""
+    lines = text.splitlines()
+    motion = next((i for i, line in enumerate(lines) if line.strip().upper() == "MOTION"), None)
+    if motion is None or not lines or "HIERARCHY" not in lines[0].upper():
+        raise DataError(f"{path} is not a whole BVH file: it needs HIERARCHY in its first line, and MOTION.")
+    joints = _parse_tree(path, lines[1:motion])
+    header = [line.split(":") for line in lines[motion + 1 : motion + 3]]
+    try:
+        frames, frame_time = int(header[0][1]), float(header[1][1])
+    except (IndexError, ValueError) as error:
+        raise DataError(f"{path}: after MOTION there must be 'Frames: N' and 'Frame Time: S'.") from error
+    if frames < 2:
+        raise DataError(f"{path} has {frames} frames; a motion needs at least 2.")
+    if not 1e-3 <= frame_time <= 1:
+        raise DataError(f"{path} has a frame time of {frame_time:g} s; it must be from 0.001 to 1.")
+    width = sum(len(joint.channels) for joint in joints)
+    rows = [(i, line.split()) for i, line in enumerate(lines[motion + 3 :], motion + 4) if line.strip()]
+    if len(rows) != frames:
+        raise DataError(f"{path} says {frames} frames, but has {len(rows)}; it may be cut off.")
+    return Bvh(
+        joints, frame_time, torch.tensor([_numbers(path, i, row, width) for i, row in rows]).reshape(-1, width)
+    )
+
+
+def _parse_tree(path: Path, lines: list[str]) -> list[Joint]:
+    joints: list[Joint] = []
+    open_joints: list[int] = []
+    for number, line in enumerate(lines, 2):
+        words = line.split()
+        kind = words[0].upper() if words else ""
+        try:
+            if kind in ("ROOT", "JOINT", "END"):
+                parent = open_joints[-1] if open_joints else -1
+                name = f"{joints[parent].name}_end" if kind == "END" else " ".join(words[1:])
+                joints.append(Joint(name.split(":")[-1], parent))
+            elif kind == "{":
+                open_joints.append(len(joints) - 1)
+            elif kind == "}":
+                open_joints.pop()
+            elif kind == "OFFSET":
+                joints[-1].offset = torch.tensor(_numbers(path, number, words[1:], 3))
+            elif kind == "CHANNELS":
+                joints[-1].channels = [{c.lower(): c for c in _CHANNELS}[word.lower()] for word in words[2:]]
+            elif kind:
+                raise ValueError(kind)
+        except (IndexError, KeyError, ValueError) as error:
+            raise DataError(f"{path}: line {number} is not BVH: {line.strip()[:60]!r}.") from error
+    if not joints or open_joints:
+        raise DataError(f"{path}: its tree of joints is not closed; it may be cut off.")
+    return joints
+
+
+def _numbers(path: Path, line: int, words: list[str], count: int) -> list[float]:
+    try:
+        values = [float(word) for word in words]
+    except ValueError as error:
+        raise DataError(f"{path}: line {line} holds something that is not a number.") from error
+    if len(values) != count:
+        raise DataError(f"{path}: line {line} has {len(values)} numbers; it must have {count}.")
+    if not torch.tensor(values).isfinite().all():
+        raise DataError(f"{path}: line {line} holds something that is not a finite number.")
+    return values
+
+
+def world_poses(bvh: Bvh) -> tuple[Tensor, Tensor]:
+    """([frames, joints, 3] in the file's unit, [frames, joints, 4]) in the file's axes."""
+    values = bvh.values.double()
+    positions: list[Tensor] = []
+    rotations: list[Tensor] = []
+    column = 0
+    for joint in bvh.joints:
+        moved = joint.offset.double().expand(len(values), 3).clone()
+        turned = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64).expand(len(values), 4)
+        for channel in joint.channels:
+            kind, letter = _CHANNELS[channel]
+            if kind == "position":  # stands for the offset
+                moved[:, "xyz".index(letter)] = values[:, column]
+            else:
+                turned = multiply(turned, about_axis(axis(letter), torch.deg2rad(values[:, column])))
+            column += 1
+        if joint.parent >= 0:
+            moved = positions[joint.parent] + rotate(rotations[joint.parent], moved)
+            turned = multiply(rotations[joint.parent], turned)
+        positions.append(moved)
+        rotations.append(turned)
+    return torch.stack(positions, dim=1), torch.stack(rotations, dim=1)
+
+
+def rest_positions(bvh: Bvh) -> Tensor:
+    """[joints, 3] where all channels are zero, the root at the origin."""
+    positions: list[Tensor] = []
+    for joint in bvh.joints:
+        positions.append(joint.offset.double() + (positions[joint.parent] if joint.parent >= 0 else 0))
+    return torch.stack(positions)

@@ -1,0 +1,213 @@
+"""Poselib's SkeletonMotion: a pickle in a .npy file. Read without running anything that the file names."""
+
+import codecs
+import io
+import pickle
+import tokenize
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ludus.envs.humanoid.body import BODIES
+from ludus.envs.humanoid.importing.motion import Motion
+from ludus.envs.humanoid.importing.retarget import LIMBS, from_rotations, our_leg, shortest_turn
+from ludus.envs.humanoid.rotations import multiply
+from ludus.errors import DataError
+
+_NUMBERS = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"}
+_BROKEN = (
+    pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, AttributeError, IndexError, MemoryError,
+    RecursionError, OverflowError, SyntaxError, tokenize.TokenError,
+)  # fmt: skip
+
+
+def read_poselib(path: Path) -> Motion:
+    content = _read_pickle(path)
+    if not isinstance(content, dict) or "skeleton_tree" not in content:
+        raise DataError(f"{path} is not a SkeletonMotion of poselib: it has no skeleton_tree.")
+    try:
+        tree = content["skeleton_tree"]
+        names = [str(name) for name in tree["node_names"]]
+        parents, offsets = (_tensor(tree[key]) for key in ("parent_indices", "local_translation"))
+        quats, root_pos = _tensor(content["rotation"]), _tensor(content["root_translation"])
+        fps, local = float(np.asarray(content["fps"])), bool(content["is_local"])
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise DataError(
+            f"{path} is not a whole SkeletonMotion of poselib: {error} is wrong or missing."
+        ) from error
+    _check(path, names, parents, offsets, quats, root_pos, fps)
+    order = [names.index(body) for body in BODIES]
+    turned = _global(quats[..., [3, 0, 1, 2]], parents.long().tolist(), local)
+    tree_offsets = {body: offsets[i] for body, i in zip(BODIES, order, strict=True)}
+    zero = _zero_turns(tree_offsets)
+    rotations = {
+        body: multiply(turned[:, i], zero[body].expand_as(turned[:, i]))
+        for body, i in zip(BODIES, order, strict=True)
+    }
+    leg = sum(float(torch.linalg.vector_norm(tree_offsets[body])) for body in ("right_shin", "right_foot"))
+    times = torch.arange(len(quats), dtype=torch.float64) / fps
+    return from_rotations(times, root_pos * (our_leg() / leg), rotations)
+
+
+def _check(
+    path: Path, names: list[str], parents: Tensor, offsets: Tensor, quats: Tensor, root_pos: Tensor, fps: float
+) -> None:
+    missing = [body for body in BODIES if body not in names]
+    if missing:
+        raise DataError(
+            f"{path} is of another skeleton: it lacks {', '.join(missing)}; it has {', '.join(names)}."
+        )
+    count, frames = len(names), len(quats)
+    shapes = (parents.shape, offsets.shape, quats.shape, root_pos.shape)
+    if shapes != ((count,), (count, 3), (frames, count, 4), (frames, 3)):
+        raise DataError(
+            f"{path}: its arrays do not fit {count} bodies: {', '.join(str(list(s)) for s in shapes)}."
+        )
+    if any(not -1 <= int(parent) < i for i, parent in enumerate(parents)):
+        raise DataError(f"{path}: a body comes before its parent in parent_indices.")
+    if not 1 <= fps <= 1000:
+        raise DataError(f"{path} has {fps:g} frames a second; say the true rate with --fps.")
+    if frames == 0 or not torch.isfinite(offsets).all():
+        raise DataError(f"{path} has no frames, or an offset of a body that is not a finite number.")
+
+
+def _global(quats: Tensor, parents: list[int], local: bool) -> Tensor:
+    """[frames, bodies, 4] in the world."""
+    length = torch.linalg.vector_norm(quats, dim=-1, keepdim=True)
+    quats = quats / torch.where(length > 1e-6, length, torch.nan)
+    turned: list[Tensor] = []
+    for body, parent in enumerate(parents):
+        alone = quats[:, body]
+        turned.append(multiply(turned[parent], alone) if local and parent >= 0 else alone)
+    return torch.stack(turned, dim=1)
+
+
+def _zero_turns(offsets: dict[str, Tensor]) -> dict[str, Tensor]:
+    """How far the file's zero pose is from ours, body by body: its arms may hang, or be stretched as ours are."""
+    same = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
+    zero = dict.fromkeys(BODIES, same)
+    for upper, lower, bone, hinge, _ in LIMBS.values():
+        zero[upper] = zero[lower] = shortest_turn(bone, offsets[lower], hinge)
+    return zero
+
+
+def _tensor(value: Any) -> Tensor:
+    """An array, also where poselib has wrapped it."""
+    array = value["arr"] if isinstance(value, dict) else value
+    return torch.as_tensor(np.asarray(array).astype(np.float64))
+
+
+# The pickle ---------------------------------------------------------------------------------------
+def _read_pickle(path: Path) -> Any:
+    """What `numpy.save` pickled. Names in the file stand for the few builders below, and for nothing else."""
+    data = path.read_bytes()
+    stream = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(stream)
+        read_header = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        shape, _, dtype = read_header(stream)
+    except _BROKEN as error:
+        raise DataError(f"{path} is not a .npy file, or it is cut off.") from error
+    if dtype != np.dtype(object):
+        raise DataError(f"{path} is an array of {dtype} {list(shape)}; a SkeletonMotion of poselib is expected.")
+    try:
+        content = _Numbers(stream, path).load()
+    except _BROKEN as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"{path} cannot be read as a SkeletonMotion: {reason}.") from error
+    values = content.values if isinstance(content, _Array) else content
+    return values.item() if isinstance(values, np.ndarray) and values.size == 1 else values
+
+
+class _Numbers(pickle.Unpickler):
+    """Knows arrays of numbers and dictionaries. Whatever else a file names is refused, and never imported."""
+
+    def __init__(self, stream: io.BytesIO, path: Path) -> None:
+        super().__init__(stream)
+        self._path = path
+
+    def find_class(self, module: str, name: str) -> Any:
+        builder = _BUILDERS.get((module.replace("numpy._core", "numpy.core"), name))
+        if builder is None:
+            raise DataError(
+                f"{self._path} wants to run {module}.{name} when it is read. Refused, and nothing was run: a "
+                "motion needs numbers alone."
+            )
+        return builder
+
+
+class _DType:
+    """Stands for numpy.dtype."""
+
+    def __init__(self, kind: str, *_: Any) -> None:
+        self.kind, self.order = str(kind).lstrip("<>|="), "<"
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.order = ">" if state[1] == ">" else "<"
+
+    def read(self, raw: bytes) -> np.ndarray:
+        if self.kind not in _NUMBERS:
+            raise ValueError(f"an array of {self.kind!r} is not one of numbers")
+        return np.frombuffer(raw, dtype=np.dtype(self.order + self.kind))
+
+
+class _Array:
+    """Stands for numpy.ndarray: empty at first, filled by the state that follows in the pickle."""
+
+    def __init__(self, *_: Any) -> None:
+        self.values: Any = np.zeros(0)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, dtype, fortran, raw = state
+        if isinstance(raw, list):  # an array of objects: here the dictionary of all
+            self.values = raw[0] if len(raw) == 1 else raw
+            return
+        self.values = dtype.read(raw).reshape(shape, order="F" if fortran else "C")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.values, dtype=dtype)
+
+
+class _Scalar:
+    """Stands for a number of numpy. A class, as all builders: a pickle cannot set anything on it."""
+
+    def __new__(cls, dtype: _DType, raw: bytes) -> Any:
+        return dtype.read(raw)[0]
+
+    def __setstate__(self, state: Any) -> None:
+        raise ValueError("a number has no state")
+
+
+class _Bytes:
+    """Stands for how old protocols write bytes."""
+
+    def __new__(cls, text: str, encoding: str) -> Any:
+        if encoding != "latin1":
+            raise ValueError(f"the encoding {encoding!r} is not expected")
+        return codecs.encode(text, "latin1")
+
+    def __setstate__(self, state: Any) -> None:
+        raise ValueError("bytes have no state")
+
+
+class _Dict(dict[Any, Any]):
+    """Stands for an ordered dictionary; attributes that a pickle gives it are left out."""
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+_BUILDERS: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy.core.multiarray", "scalar"): _Scalar,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _DType,
+    ("collections", "OrderedDict"): _Dict,
+    ("_codecs", "encode"): _Bytes,
+}

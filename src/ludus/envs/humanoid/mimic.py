@@ -1,0 +1,179 @@
+"""Follow a clip of motion, pose by pose."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ludus.envs.humanoid.body import BODIES, JOINTS
+from ludus.envs.humanoid.config import HumanoidConfig
+from ludus.envs.humanoid.motions import MotionLibrary, Reference, reference_of
+from ludus.envs.humanoid.rotations import conjugate, multiply, rotate, rotation_vector, two_axes
+from ludus.envs.humanoid.task import DT, HumanoidTask
+from ludus.envs.humanoid.tracking import MEAN_DISTANCE, TrackingMeasures, clip_table
+from ludus.envs.sim import Simulator
+from ludus.envs.sim_task import Rows, Score
+
+_SEEN_SIZE = 3 * len(BODIES) + 6 + 2 * len(JOINTS)  # of one coming frame of the reference
+_ERROR_SIZE = 3 * len(BODIES) + 3 + 2 * len(JOINTS) + 3
+
+
+class MimicTask(HumanoidTask):
+    """Reward for being where the reference is; an episode ends when the humanoid has lost it."""
+
+    def __init__(
+        self, config: HumanoidConfig, library: MotionLibrary, sim: Simulator, evaluation: bool = False
+    ) -> None:
+        super().__init__("humanoid-mimic", config, library, sim, 2 + len(config.future) * _SEEN_SIZE)
+        self._evaluation = evaluation
+        if config.discriminate == "error":
+            self._hold_motion(_ERROR_SIZE)
+        self.memory["error_sum"] = torch.zeros(self.num_rows, device=self.device)  # m, of the episode so far
+        self._measures = TrackingMeasures(self.num_rows, DT, self.device) if evaluation else None
+        self._force = sim.field("actuator_force") if config.reward.power > 0 else self._ctrl
+        self.fixed_starts = evaluation
+        if evaluation:
+            self.labels = ("weight", "clip", "ended")
+            self._plan = [tensor.to(self.device) for tensor in evaluation_plan(config, library)]
+            self.max_steps = int(self._plan[2].max())
+
+    # Seeing -------------------------------------------------------------------------------------
+    def observe_goal(self, rows: Rows, qpos: Tensor, bodies: Tensor, facing: Tensor) -> list[Tensor]:
+        back = conjugate(facing)
+        parts = [self._phase(rows)]
+        for steps in self.config.future:
+            ahead = reference_of(self._next[rows]) if steps == 1 else self._ahead(rows, steps)
+            offset = rotate(back[:, None], ahead.body_pos - bodies)
+            turn = two_axes(multiply(conjugate(qpos[:, 3:7]), ahead.qpos[:, 3:7]))
+            parts += [offset.flatten(1), turn, ahead.qpos[:, 7:] - qpos[:, 7:], ahead.qvel[:, 6:]]
+        return parts
+
+    def _phase(self, rows: Rows) -> Tensor:
+        """[n, 2] how far the clip has come, as a point on a circle: a loop ends where it begins.
+
+        Other clips go half round, so that their end does not look like their beginning.
+        """
+        clip = self.memory["clip"][rows]
+        halves = 1 + self.library.loops[clip].long()
+        angle = self.memory["time"][rows] * (torch.pi * halves / self.library.durations[clip])
+        return torch.stack([angle.sin(), angle.cos()], dim=1).float()
+
+    def _ahead(self, rows: Rows, steps: int) -> Reference:
+        return self.library.at(self.memory["clip"][rows], self.memory["time"][rows] + steps * DT)
+
+    # Worth --------------------------------------------------------------------------------------
+    def score(self) -> Score:
+        self.memory["time"] += DT
+        reference = reference_of(self._next)  # it was one step ahead, and now is the present
+        qpos, qvel, bodies = self._qpos.float(), self._qvel.float(), self._body_pos.float()
+        distance = torch.linalg.vector_norm(bodies - reference.body_pos, dim=-1)  # [rows, 15]
+        errors = self._errors(reference, qpos, qvel, distance)
+        if self.config.discriminate == "motion":
+            self._remember_frame()
+        elif self.config.discriminate == "error":
+            self._remember_error(reference, qpos, qvel, bodies)
+        lost = self._lost(distance)
+        self.memory["error_sum"] += distance.mean(1)
+        metrics = self._metrics(bodies, reference, distance, lost)
+        self._advance()
+        return Score(self._reward(errors), lost, metrics)
+
+    def _errors(self, reference: Reference, qpos: Tensor, qvel: Tensor, distance: Tensor) -> dict[str, Tensor]:
+        """[rows] squared errors."""
+        turn = rotation_vector(multiply(conjugate(qpos[:, 3:7]), reference.qpos[:, 3:7]))
+        return {
+            "position": distance.square().mean(1),
+            "pose": (qpos[:, 7:] - reference.qpos[:, 7:]).square().mean(1),
+            "root": turn.square().sum(1),
+            "velocity": (qvel[:, 6:] - reference.qvel[:, 6:]).square().mean(1),
+            "root_velocity": (qvel[:, :3] - reference.qvel[:, :3]).square().sum(1),
+        }
+
+    def _reward(self, error: dict[str, Tensor]) -> Tensor:
+        r = self.config.reward
+        reward = r.position * torch.exp(-r.position_sharpness * error["position"])
+        reward += r.pose * torch.exp(-r.pose_sharpness * error["pose"] - r.root_sharpness * error["root"])
+        reward += r.velocity * torch.exp(-r.velocity_sharpness * error["velocity"])
+        reward += r.root_velocity * torch.exp(-r.root_velocity_sharpness * error["root_velocity"])
+        if r.power > 0:
+            reward -= r.power * 1e-3 * (self._force * self._qvel[:, 6:]).abs().sum(1).float()
+        return reward
+
+    def _lost(self, distance: Tensor) -> Tensor:
+        """[rows] bool: in training any body is too far off; in an evaluation the mean is, as others count."""
+        if self._evaluation:
+            return distance.mean(1) > MEAN_DISTANCE
+        return (distance > self.config.termination).any(dim=1)
+
+    def _metrics(self, bodies: Tensor, reference: Reference, distance: Tensor, lost: Tensor) -> dict[str, Tensor]:
+        if self._measures is None:
+            steps = self.elapsed.clamp(min=1)
+            return {"success": (~lost).float(), "mpjpe": 1000 * self.memory["error_sum"] / steps}
+        self._measures.add(bodies, reference.body_pos)
+        clip = self.memory["clip"]
+        weight = 1 / torch.bincount(clip, minlength=len(self.library))[clip]
+        labels = {"weight": weight, "clip": clip.float(), "ended": self.memory["time"].float()}
+        return self._measures.results(lost) | labels
+
+    def _remember_error(self, reference: Reference, qpos: Tensor, qvel: Tensor, bodies: Tensor) -> None:
+        """What a differential discriminator sees: all of it is zero where the reference is met."""
+        turn = rotation_vector(multiply(conjugate(reference.qpos[:, 3:7]), qpos[:, 3:7]))
+        joints = qpos[:, 7:] - reference.qpos[:, 7:], 0.1 * (qvel[:, 6:] - reference.qvel[:, 6:])
+        parts = [(bodies - reference.body_pos).flatten(1), turn, *joints, qvel[:, :3] - reference.qvel[:, :3]]
+        self._remember_motion(torch.cat(parts, dim=1))
+
+    # Evaluation ---------------------------------------------------------------------------------
+    def adapt(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> bool:
+        if not self.config.resample:
+            return False
+        clip, ended, success = (
+            torch.tensor(values, dtype=torch.float64, device=self.device)
+            for values in (labels["clip"], labels["ended"], metrics["success"])
+        )
+        self.starts.learn(clip.long(), ended, success < 0.5)
+        return True
+
+    def tabulate(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> list[dict[str, Any]]:
+        shares = None if self._evaluation else self.starts.shares().tolist()
+        return clip_table(self.library.names, labels["clip"], metrics, shares)
+
+    # Beginning and ending -----------------------------------------------------------------------
+    def new_episodes(self, rows: Rows, n: int) -> dict[str, Tensor]:
+        values = super().new_episodes(rows, n) | {"error_sum": torch.zeros(n, device=self.device)}
+        if self.config.discriminate == "error":
+            values["motion"] = torch.zeros((n, _ERROR_SIZE), device=self.device)
+        return values
+
+    def choose_starts(self, rows: Rows, n: int) -> tuple[Tensor, Tensor]:
+        if not self._evaluation:
+            return super().choose_starts(rows, n)
+        clip, time, _ = self._plan
+        return clip[rows], time[rows]
+
+    def begun(self, rows: Rows) -> dict[str, Tensor]:
+        if self._measures is not None:
+            self._measures.begin(rows)
+        return super().begun(rows)
+
+    def out_of_time(self) -> Tensor:
+        if self._evaluation:
+            return self.elapsed >= self._plan[2]
+        ended = self.memory["time"] + DT > self.library.ends[self.memory["clip"]]
+        return ended | (self.elapsed >= self.max_steps)
+
+
+def evaluation_plan(config: HumanoidConfig, library: MotionLibrary) -> tuple[Tensor, Tensor, Tensor]:
+    """([n] clip, [n] start in seconds, [n] steps) of an evaluation's episodes.
+
+    A looping clip is followed for an episode's longest time from starts spread over its cycle, any other from its
+    beginning to its end.
+    """
+    plan = []
+    for number, clip in enumerate(library.clips):
+        if clip.loop:
+            phases = [clip.duration * i / config.eval_starts for i in range(config.eval_starts)]
+            plan += [(number, start, config.max_steps) for start in phases]
+        else:
+            plan.append((number, 0.0, max(1, int(clip.duration / DT + 1e-6))))
+    clips, starts, steps = zip(*plan, strict=True)
+    return torch.tensor(clips), torch.tensor(starts, dtype=torch.float64), torch.tensor(steps)

@@ -1,0 +1,150 @@
+"""The motion library: many clips in one table, read by clip and time on any device.
+
+What a reference is asked for at every step is worked out once, when the clips are loaded: velocities, and where
+all bodies are. Reading it is then two rows of a table and a line between them. Looping clips are laid out for as
+long as an episode can last, each cycle beginning where the one before ended, so that nothing has to wrap around.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ludus.envs.humanoid.body import BODIES, JOINTS
+from ludus.envs.humanoid.clip import Clip, with_unit_rotations
+from ludus.envs.humanoid.kinematics import forward_kinematics
+from ludus.envs.humanoid.rotations import conjugate, heading, multiply, rotate, rotation_vector
+from ludus.errors import DataError
+
+BIN_SECONDS = 1.0  # failures are counted for so long a part of a clip
+_WIDTHS = {
+    "qpos": 7 + len(JOINTS),
+    "qvel": 6 + len(JOINTS),
+    "body_pos": 3 * len(BODIES),
+    "body_quat": 4 * len(BODIES),
+}
+TABLE_WIDTH = sum(_WIDTHS.values())
+
+
+class Reference(NamedTuple):
+    """The pose that is to be imitated, at one time of each row."""
+
+    qpos: Tensor  # [..., 35] as MuJoCo orders it: root position, root rotation, joints
+    qvel: Tensor  # [..., 34] likewise: the root's velocity in the world, its turning in its own frame, joints
+    body_pos: Tensor  # [..., 15, 3]
+    body_quat: Tensor  # [..., 15, 4]
+
+
+class MotionLibrary:
+    """Clips on a device. Times are in seconds from a clip's beginning."""
+
+    def __init__(self, clips: Sequence[Clip], seconds: float, device: torch.device | str = "cpu") -> None:
+        """`seconds`: how long a looping clip can be followed, from any start in its first cycle."""
+        if not clips:
+            raise DataError("There are no clips of motion to imitate.")
+        self.clips = clips = tuple(with_unit_rotations(clip) for clip in clips)
+        self.names = [clip.name for clip in clips]
+        self.device = torch.device(device)
+        tables = [_table(clip, seconds) for clip in clips]
+        lengths = torch.tensor([len(table) for table in tables])
+        self.table = torch.cat(tables).to(self.device, torch.float32)  # [frames of all clips, TABLE_WIDTH]
+        self._first = (lengths.cumsum(0) - lengths).to(self.device)
+        self._last = (lengths - 2).to(self.device)  # the last frame that has one after it
+        self._fps = torch.tensor([clip.fps for clip in clips], dtype=torch.float64, device=self.device)
+        self.loops = torch.tensor([clip.loop for clip in clips], device=self.device)
+        # Where episodes may start, and where they must end.
+        self.durations = torch.tensor([c.duration for c in clips], dtype=torch.float64, device=self.device)
+        self.ends = ((lengths - 1).to(self.device) / self._fps).double()
+
+    def __len__(self) -> int:
+        return len(self.clips)
+
+    def mean_pose(self) -> Tensor:
+        """[28] the joints' mean angles, all clips alike."""
+        means = [torch.as_tensor(clip.joint_pos.mean(0)) for clip in self.clips]
+        return torch.stack(means).mean(0).to(self.device, torch.float32)
+
+    def rows(self, clip: Tensor, time: Tensor) -> Tensor:
+        """[n, TABLE_WIDTH] of the clips `clip` [n] at `time` [n], which stops at the first and last pose."""
+        frame = (time.double() * self._fps[clip]).clamp(min=0.0)
+        before = torch.minimum(frame.long(), self._last[clip])
+        share = (frame - before).clamp(max=1.0).to(self.table.dtype)
+        at = self._first[clip] + before
+        # Quaternions keep their sign from frame to frame: the line between two is nearly the arc.
+        return torch.lerp(self.table[at], self.table[at + 1], share[:, None])
+
+    def at(self, clip: Tensor, time: Tensor) -> Reference:
+        return reference_of(self.rows(clip, time))
+
+
+def reference_of(rows: Tensor) -> Reference:
+    """The parts of rows of the table, with rotations of unit length."""
+    qpos, qvel, body_pos, body_quat = rows.split(list(_WIDTHS.values()), dim=-1)
+    quat = body_quat.unflatten(-1, (len(BODIES), 4))
+    quat = quat / torch.linalg.vector_norm(quat, dim=-1, keepdim=True)
+    whole = torch.cat([qpos[..., :3], quat[..., 0, :], qpos[..., 7:]], dim=-1)
+    return Reference(whole, qvel, body_pos.unflatten(-1, (len(BODIES), 3)), quat)
+
+
+def unrolled(clip: Clip, seconds: float) -> Clip:
+    """A looping clip repeated until it lasts `seconds`; others as they are."""
+    if not clip.loop or clip.duration >= seconds:
+        return clip
+    cycles = int(np.ceil(seconds / clip.duration))
+    position, rotation = torch.as_tensor(clip.root_pos), torch.as_tensor(clip.root_quat)
+    first_heading, last_heading = heading(rotation[0]), heading(rotation[-1])
+    turn = multiply(last_heading, conjugate(first_heading))
+    flat = torch.tensor([1.0, 1.0, 0.0], dtype=position.dtype)
+    start, positions, rotations = position[0] * flat, [], []
+    for _ in range(cycles):
+        positions.append(position[:-1])
+        rotations.append(rotation[:-1])
+        # The next cycle begins where this one ended: on the floor, not in height, which must not drift.
+        end = position[-1] * flat
+        position = rotate(turn, position - start) + end
+        rotation = multiply(turn, rotation)
+        start = end
+    positions.append(position[:1])
+    rotations.append(rotation[:1])
+    joints = np.concatenate([*[clip.joint_pos[:-1]] * cycles, clip.joint_pos[:1]])
+    return Clip(clip.name, clip.fps, torch.cat(positions).numpy(), torch.cat(rotations).numpy(), joints, clip.loop)
+
+
+def _table(clip: Clip, seconds: float) -> Tensor:
+    """[frames, TABLE_WIDTH] float64, of a looping clip `seconds` long from any start in its first cycle."""
+    cycle = clip.frames - 1
+    # A whole cycle besides: some want to look back from a start as well.
+    clip = unrolled(clip, clip.duration + max(seconds, clip.duration + 1))
+    position, joints = torch.as_tensor(clip.root_pos), torch.as_tensor(clip.joint_pos)
+    rotation = torch.as_tensor(clip.root_quat)
+    body_pos, body_quat = forward_kinematics(position, rotation, joints)
+    qvel = torch.cat([_rate(position, clip.fps), _turning(rotation, clip.fps), _rate(joints, clip.fps)], dim=1)
+    if clip.loop:  # the frame before the first is the last of a cycle, which only later cycles know
+        turned = multiply(heading(rotation[0]), conjugate(heading(rotation[cycle])))
+        qvel[0] = torch.cat([rotate(turned, qvel[cycle, :3]), qvel[cycle, 3:]])
+    body_quat = _without_sign_changes(body_quat)
+    return torch.cat([position, rotation, joints, qvel, body_pos.flatten(1), body_quat.flatten(1)], dim=1)
+
+
+def _rate(values: Tensor, fps: float) -> Tensor:
+    """[frames, n] per second: from the frame before to the one after."""
+    return torch.gradient(values, spacing=1 / fps, dim=0)[0]
+
+
+def _turning(rotation: Tensor, fps: float) -> Tensor:
+    """[frames, 3] angular velocity in the turning body's own frame, from the frame before to the one after."""
+    frames = len(rotation)
+    before = torch.arange(frames).sub(1).clamp(min=0)
+    after = torch.arange(frames).add(1).clamp(max=frames - 1)
+    seconds = (after - before)[:, None] / fps
+    world = rotation_vector(multiply(rotation[after], conjugate(rotation[before]))) / seconds
+    return rotate(conjugate(rotation), world)
+
+
+def _without_sign_changes(quat: Tensor) -> Tensor:
+    """The same rotations [frames, bodies, 4], each with the sign nearer to the frame before."""
+    near = (quat[1:] * quat[:-1]).sum(-1, keepdim=True) >= 0
+    signs = torch.where(near, 1.0, -1.0).cumprod(0)
+    return torch.cat([quat[:1], quat[1:] * signs])

@@ -1,0 +1,83 @@
+"""Move at a speed that is asked for. How is left to a discriminator, which wants it to look like the clips."""
+
+import torch
+from torch import Tensor
+
+from ludus.envs.humanoid.body import BODIES
+from ludus.envs.humanoid.config import HumanoidConfig
+from ludus.envs.humanoid.motions import MotionLibrary
+from ludus.envs.humanoid.rotations import conjugate, heading, rotate
+from ludus.envs.humanoid.task import DT, HumanoidTask, from_root
+from ludus.envs.sim import Simulator
+from ludus.envs.sim_task import Rows, Score
+
+_FALLEN = 0.5  # m, of the pelvis: lower, the humanoid does not walk any more
+_SHARPNESS = 4.0  # per (m/s)²
+_MOST_POSES = 512  # of the clips, that a pose is compared with
+
+
+class SpeedTask(HumanoidTask):
+    """Reward for the asked velocity along x; an episode ends with a fall."""
+
+    def __init__(
+        self, config: HumanoidConfig, library: MotionLibrary, sim: Simulator, evaluation: bool = False
+    ) -> None:
+        super().__init__("humanoid-speed", config, library, sim, 3)
+        self._evaluation = evaluation
+        for name in ("speed", "speed_error", "pose_error"):  # asked for; sums over the episode so far
+            self.memory[name] = torch.zeros(self.num_rows, device=self.device)
+        self._poses = _pose_bank(library) if evaluation else None
+        self._ahead = torch.tensor([1.0, 0.0, 0.0], device=self.device)
+
+    def observe_goal(self, rows: Rows, qpos: Tensor, bodies: Tensor, facing: Tensor) -> list[Tensor]:
+        way = rotate(conjugate(facing), self._ahead)[:, :2]
+        return [self.memory["speed"][rows, None], way]
+
+    def score(self) -> Score:
+        self.memory["time"] += DT
+        velocity = self._qvel[:, :2].float()
+        wanted = self._ahead[:2] * self.memory["speed"][:, None]
+        error = (velocity - wanted).square().sum(1)
+        self.memory["speed_error"] += error.sqrt()
+        if self.config.discriminate == "motion":
+            self._remember_frame()
+        fallen = self._qpos[:, 2] < _FALLEN
+        steps = self.elapsed.clamp(min=1)
+        metrics = {"success": (~fallen).float(), "speed_error": self.memory["speed_error"] / steps}
+        if self._poses is not None:
+            self.memory["pose_error"] += self._distance_to_nearest_pose()
+            metrics["pose_error"] = 1000 * self.memory["pose_error"] / steps
+        self._advance()
+        return Score(torch.exp(-_SHARPNESS * error), fallen, metrics)
+
+    def _distance_to_nearest_pose(self) -> Tensor:
+        """[rows] m, of the bodies as seen from the root to that pose of the clips which is most like it."""
+        assert self._poses is not None
+        return _nearest(_seen_from_root(self._qpos.float(), self._body_pos.float()), self._poses)
+
+    def new_episodes(self, rows: Rows, n: int) -> dict[str, Tensor]:
+        slow, fast = self.config.speed
+        zero = torch.zeros(n, device=self.device)
+        speed = self.uniform(slow, fast, n).float()
+        return super().new_episodes(rows, n) | {"speed": speed, "speed_error": zero, "pose_error": zero}
+
+
+def _pose_bank(library: MotionLibrary) -> Tensor:
+    """[poses, 45] of all clips, evenly spaced in time."""
+    frames = sum(clip.frames for clip in library.clips)
+    step = -(-frames // _MOST_POSES)
+    poses = []
+    for number, clip in enumerate(library.clips):
+        time = torch.arange(0, clip.frames, step, device=library.device) / clip.fps
+        at = library.at(torch.full_like(time, number, dtype=torch.int64), time)
+        poses.append(_seen_from_root(at.qpos, at.body_pos))
+    return torch.cat(poses)
+
+
+def _seen_from_root(qpos: Tensor, bodies: Tensor) -> Tensor:
+    return from_root(bodies, heading(qpos[:, 3:7])).flatten(1)
+
+
+def _nearest(poses: Tensor, bank: Tensor) -> Tensor:
+    """[n] root mean square distance of the bodies to the nearest pose of the bank."""
+    return torch.cdist(poses, bank).amin(1) / len(BODIES) ** 0.5

@@ -1,0 +1,90 @@
+"""Where episodes start: in which clip and at which of its times, more often where the policy fails."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ludus.envs.humanoid.motions import BIN_SECONDS, MotionLibrary
+from ludus.envs.vec import State
+
+_BLAME_BEFORE = 0.5  # a fall often begins in the part before the one in which it is noticed
+
+
+class StartWeights:
+    """The probability of each part (of one second) of each clip.
+
+    At first all clips are alike, whatever their length. Failures of an evaluation, smoothed over evaluations, draw
+    the starts towards themselves, the more the more there are:
+
+        p = (1 − hard) · even + hard · failures / total        hard = (1 − floor) · min(1, total)
+
+    `even` is the same for all clips; `failures` are the rates of failing in each part, and `total` is their sum:
+    1 where one clip always fails, or eight do in one of eight tries. What is solved gives its share back as
+    `total` falls, and the floor keeps every clip's share at least at floor / clips: none is ever forgotten.
+    """
+
+    def __init__(self, library: MotionLibrary, floor: float, smoothing: float) -> None:
+        self._floor, self._smoothing = floor, smoothing
+        device = library.device
+        durations = library.durations.tolist()
+        counts = [max(1, math.ceil(seconds / BIN_SECONDS - 1e-6)) for seconds in durations]
+        bins = [(clip, part) for clip, count in enumerate(counts) for part in range(count)]
+        self.clip = torch.tensor([clip for clip, _ in bins], device=device)
+        self._begin = torch.tensor([part * BIN_SECONDS for _, part in bins], dtype=torch.float64, device=device)
+        end = torch.minimum(self._begin + BIN_SECONDS, library.durations[self.clip])
+        self._length = end - self._begin
+        self._first = torch.tensor([sum(counts[:i]) for i in range(len(counts))], device=device)
+        self._count = torch.tensor(counts, device=device)
+        self._durations, self._loops = library.durations, library.loops
+        self._even = self._length / (library.durations[self.clip] * len(library))
+        self.failures = torch.zeros(len(bins), dtype=torch.float64, device=device)  # smoothed rates
+        self.probability = self._even.clone()
+        self._upto = self.probability.cumsum(0)
+
+    def draw(self, choice: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+        """([n] clip, [n] seconds) from two uniform random numbers [n] each."""
+        part = torch.searchsorted(self._upto, choice * self._upto[-1]).clamp(max=len(self.clip) - 1)
+        return self.clip[part], self._begin[part] + place * self._length[part]
+
+    def part_at(self, clip: Tensor, time: Tensor) -> Tensor:
+        """[n] which part of all that is; times after a looping clip's end begin it anew."""
+        time = torch.where(self._loops[clip], time.remainder(self._durations[clip]), time)
+        part = (time / BIN_SECONDS).long().clamp(min=0)
+        return self._first[clip] + torch.minimum(part, self._count[clip] - 1)
+
+    def learn(self, clip: Tensor, ended: Tensor, failed: Tensor) -> None:
+        """From an evaluation's episodes: [n] clip, [n] seconds at which it ended, [n] bool whether by failing."""
+        attempts = torch.zeros(len(self._count), dtype=torch.float64, device=clip.device)
+        attempts.index_add_(0, clip, torch.ones_like(ended))
+        blame = failed.double() / attempts[clip]
+        part = self.part_at(clip, ended)
+        rates = torch.zeros_like(self.failures).index_add_(0, part, (1 - _BLAME_BEFORE) * blame)
+        rates.index_add_(0, self._part_before(clip, part), _BLAME_BEFORE * blame)
+        self.failures.lerp_(rates, self._smoothing)
+        self._refresh()
+
+    def _part_before(self, clip: Tensor, part: Tensor) -> Tensor:
+        within = part - self._first[clip]
+        first = torch.where(self._loops[clip], self._count[clip] - 1, 0)
+        return self._first[clip] + torch.where(within > 0, within - 1, first)
+
+    def _refresh(self) -> None:
+        total = self.failures.sum()
+        hard = (1 - self._floor) * total.clamp(max=1.0)
+        # In place: a recorded CUDA graph knows the tensors by their address.
+        self.probability.copy_((1 - hard) * self._even + hard * self.failures / total.clamp(min=1e-12))
+        self._upto.copy_(self.probability.cumsum(0))
+
+    def shares(self) -> Tensor:
+        """[clips] the probability of each clip."""
+        return torch.zeros(len(self._count), dtype=torch.float64, device=self.clip.device).index_add_(
+            0, self.clip, self.probability
+        )
+
+    def state(self) -> State:
+        return {"failures": self.failures.clone()}
+
+    def load_state(self, state: State) -> None:
+        self.failures.copy_(state["failures"])
+        self._refresh()

@@ -1,0 +1,197 @@
+"""What all tasks of the humanoid share: acting, feeling its own body, starting in the middle of a clip."""
+
+from abc import abstractmethod
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from ludus.envs.humanoid.body import BODIES, JOINTS
+from ludus.envs.humanoid.config import HumanoidConfig
+from ludus.envs.humanoid.motions import MotionLibrary, Reference, reference_of
+from ludus.envs.humanoid.rotations import conjugate, heading, multiply, rotate, two_axes
+from ludus.envs.humanoid.starts import StartWeights
+from ludus.envs.sim import Simulator
+from ludus.envs.sim_task import Rows, SimTask
+from ludus.envs.vec import State
+
+CONTROL_RATE = 30.0  # Hz
+SUBSTEPS = 2
+DT = 1 / CONTROL_RATE
+# A motor whose joint is damped lags behind a moving target by damping / stiffness: 0.05 s for all joints.
+MOTOR_LAG = 0.05
+_EXTREMITIES = tuple(BODIES.index(name) for name in ("head", "right_hand", "left_hand", "right_foot", "left_foot"))
+SELF_SIZE = 1 + 6 + 3 + 3 + 2 * len(JOINTS) + 3 * (len(BODIES) - 1)
+FRAME_SIZE = 1 + 6 + 3 + 3 + 2 * len(JOINTS) + 3 * len(_EXTREMITIES)  # of a frame of a discriminator's window
+
+
+class HumanoidTask(SimTask):
+    """One humanoid a row, 30 control steps a second, motors that pull the joints to angles."""
+
+    def __init__(
+        self, name: str, config: HumanoidConfig, library: MotionLibrary, sim: Simulator, goal_size: int
+    ) -> None:
+        self.config, self.library = config, library
+        space = gym.spaces.Box(-1.0, 1.0, (len(JOINTS),), np.float32)
+        super().__init__(name, sim, config.max_steps, SELF_SIZE + goal_size, space)
+        self._qpos, self._qvel, self._ctrl = (sim.field(field) for field in ("qpos", "qvel", "ctrl"))
+        self._body_pos = sim.field("xpos")[:, 1:]  # without the world: [rows, 15, 3]
+        self._extremities = torch.tensor(_EXTREMITIES, device=self.device)
+        self._mean_pose = library.mean_pose()
+        self.starts = StartWeights(library, config.resample_floor, config.resample_smoothing)
+        self.memory = {
+            "clip": torch.zeros(self.num_rows, dtype=torch.int64, device=self.device),
+            "time": torch.zeros(self.num_rows, dtype=torch.float64, device=self.device),  # s in that clip
+        }
+        # The reference one control step ahead; of the present step, once that is done.
+        self._next = library.rows(self.memory["clip"], self.memory["time"])
+        if config.discriminate == "motion":
+            self._hold_motion(config.window * FRAME_SIZE)
+
+    # Acting -------------------------------------------------------------------------------------
+    def control(self, action: Tensor) -> None:
+        center = self._mean_pose
+        if self.config.actions == "residual":
+            ahead = reference_of(self._next)
+            center = ahead.qpos[:, 7:] + MOTOR_LAG * ahead.qvel[:, 6:]
+        self._ctrl.copy_(center + self.config.action_scale * action)
+
+    # Seeing -------------------------------------------------------------------------------------
+    def observe(self, rows: Rows) -> Tensor:
+        qpos, qvel, bodies = self._qpos[rows].float(), self._qvel[rows].float(), self._body_pos[rows].float()
+        facing = heading(qpos[:, 3:7])
+        parts = [*self_state(qpos, qvel, facing), from_root(bodies, facing)[:, 1:].flatten(1)]
+        return torch.cat([*parts, *self.observe_goal(rows, qpos, bodies, facing)], dim=1)
+
+    @abstractmethod
+    def observe_goal(self, rows: Rows, qpos: Tensor, bodies: Tensor, facing: Tensor) -> list[Tensor]:
+        """What is asked of the humanoid, each [n, size]; `facing` is the rotation of its heading."""
+
+    # Time ---------------------------------------------------------------------------------------
+    def _advance(self) -> None:
+        """The step is scored: time goes on."""
+        self._next.copy_(self.library.rows(self.memory["clip"], self.memory["time"] + DT))
+
+    def new_episodes(self, rows: Rows, n: int) -> dict[str, Tensor]:
+        clip, time = self.choose_starts(rows, n)
+        start = self.library.at(clip, time)
+        values = {"clip": clip, "time": time, "qpos": start.qpos, "qvel": start.qvel, "ctrl": start.qpos[:, 7:]}
+        if self.config.discriminate == "motion":
+            values["motion"] = self._windows_before(clip, time)
+        return {name: value.to(self._kind_of(name)) for name, value in values.items()}
+
+    def _kind_of(self, name: str) -> torch.dtype:
+        return self.memory[name].dtype if name in self.memory else self.dtype
+
+    def restart(self, rows: Tensor) -> Tensor:
+        obs = super().restart(rows)
+        if self.motion is not None:  # no step was made: what is to be seen is the start
+            self.motion[rows] = self.memory["motion"][rows]
+        return obs
+
+    def choose_starts(self, rows: Rows, n: int) -> tuple[Tensor, Tensor]:
+        """([n] clip, [n] seconds) at which episodes begin."""
+        return self.starts.draw(self.uniform(0, 1, n), self.uniform(0, 1, n))
+
+    def begun(self, rows: Rows) -> dict[str, Tensor]:
+        self._next[rows] = self.library.rows(self.memory["clip"][rows], self.memory["time"][rows] + DT)
+        return {}
+
+    # What a discriminator sees ------------------------------------------------------------------
+    def _hold_motion(self, size: int) -> None:
+        """Room for what is seen of the present episode and, in `motion`, of the newest step, which may end it.
+
+        `motion` is read right after a step, so only the other is saved.
+        """
+        self.memory["motion"], self.motion = (
+            torch.zeros((self.num_rows, size), device=self.device) for _ in range(2)
+        )
+
+    def _remember_frame(self) -> None:
+        """The newest frame joins the window, the oldest leaves it."""
+        window = self.memory["motion"].view(self.num_rows, self.config.window, FRAME_SIZE)
+        newest = self._frame(self._qpos.float(), self._qvel.float(), self._body_pos.float())
+        self._remember_motion(torch.cat([window[:, 1:], newest[:, None]], dim=1).flatten(1))
+
+    def _remember_motion(self, motion: Tensor) -> None:
+        """[rows, size] after this step. A row that diverged keeps what it had: its numbers may not be finite."""
+        assert self.motion is not None
+        if self.diverged is not None:
+            motion = torch.where(self.diverged[:, None], self.memory["motion"], motion)
+        self.memory["motion"].copy_(motion)
+        self.motion.copy_(motion)
+
+    def _frame(self, qpos: Tensor, qvel: Tensor, bodies: Tensor) -> Tensor:
+        """[..., FRAME_SIZE] of a pose, the same wherever it is and whichever way it faces."""
+        facing = heading(qpos[..., 3:7])
+        extremities = from_root(bodies, facing)[..., self._extremities, :]
+        return torch.cat([*self_state(qpos, qvel, facing), extremities.flatten(-2)], dim=-1)
+
+    def _windows_before(self, clip: Tensor, time: Tensor) -> Tensor:
+        """[n, window · FRAME_SIZE] of the reference, the last frame at `time`."""
+        back = DT * torch.arange(self.config.window - 1, -1, -1, device=self.device)
+        times = time[:, None] - back
+        # A looping clip has a cycle before; others stand still in their first pose for as long as needed.
+        times = torch.where(self.library.loops[clip][:, None], times + self._cycle_before(clip)[:, None], times)
+        times = times.flatten()
+        frames = self.library.at(clip.repeat_interleave(len(back)), times)
+        qvel = frames.qvel.masked_fill((times < 0)[:, None], 0.0)
+        return self._frame(frames.qpos, qvel, frames.body_pos).view(len(clip), -1)
+
+    def _cycle_before(self, clip: Tensor) -> Tensor:
+        """[n] seconds after which a looping clip is at the same pose with at least a window behind it."""
+        duration = self.library.durations[clip]
+        return duration * torch.ceil(self.config.window * DT / duration)
+
+    def demonstrations(self, count: int, generator: torch.Generator) -> Tensor:
+        """Drawn as starts are: the first windows of episodes have nothing that demonstrations lack."""
+        if self.config.discriminate == "error":
+            assert self.motion is not None
+            return torch.zeros((count, self.motion.shape[1]), device=self.device)
+        choice, place = torch.rand((2, count), generator=generator, dtype=torch.float64, device=self.device)
+        clip, time = self.starts.draw(choice, place)
+        return self._windows_before(clip, time)
+
+    # Exact state --------------------------------------------------------------------------------
+    def state(self) -> State:
+        return super().state() | self.lessons()
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.load_lessons(state)
+        self._advance()
+
+    def lessons(self) -> State:
+        return {"starts": self.starts.state()}
+
+    def load_lessons(self, lessons: State) -> None:
+        self.starts.load_state(lessons["starts"])
+
+    def act_around(self, pose: Tensor) -> None:
+        """Add absolute actions to this pose [28]: that of the clips which a policy was trained on."""
+        self._mean_pose.copy_(pose)
+
+    def reference(self) -> Reference:
+        """What is to be imitated at the present time, for viewers."""
+        return self.library.at(self.memory["clip"], self.memory["time"])
+
+
+def self_state(qpos: Tensor, qvel: Tensor, facing: Tensor) -> list[Tensor]:
+    """Height, lean, velocities as felt from inside, joints: [..., n] each, whatever the place and the heading."""
+    back = conjugate(facing)
+    lean = multiply(back, qpos[..., 3:7])
+    # MuJoCo gives the root's velocity in the world's frame but its turning in the root's own.
+    return [
+        qpos[..., 2:3],
+        two_axes(lean),
+        rotate(back, qvel[..., :3]),
+        rotate(lean, qvel[..., 3:6]),
+        qpos[..., 7:],
+        qvel[..., 6:],
+    ]
+
+
+def from_root(bodies: Tensor, facing: Tensor) -> Tensor:
+    """[..., 15, 3] where the bodies are, seen from the root."""
+    return rotate(conjugate(facing)[..., None, :], bodies - bodies[..., :1, :])

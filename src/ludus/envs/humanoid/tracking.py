@@ -1,0 +1,104 @@
+"""How well a reference is followed: the measures by which motion imitation is compared."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ludus.envs.humanoid.body import BODIES
+
+MEAN_DISTANCE = 0.5  # m: an evaluated episode has failed when the bodies' mean distance exceeds it
+ANY_DISTANCE = 0.25  # m: the strict rule: when any body's distance does
+_MEASURES = ("mpjpe", "mpjpe_local", "mpjpe_aligned", "velocity_error", "acceleration_error")
+
+
+class TrackingMeasures:
+    """Means over the frames of every row's episode so far.
+
+    - mpjpe: mm, mean distance of the bodies to their references in the world
+    - mpjpe_local: mm, the same with both roots in one place
+    - mpjpe_aligned: mm, after the best rotation, scale and shift (Procrustes)
+    - velocity_error, acceleration_error: m/s and m/s², mean length of the difference, by differences of positions
+    """
+
+    def __init__(self, rows: int, dt: float, device: torch.device) -> None:
+        self._dt = dt
+        self._sums = torch.zeros((rows, len(_MEASURES)), dtype=torch.float64, device=device)
+        self._frames = torch.zeros(rows, dtype=torch.float64, device=device)
+        self._largest = torch.zeros(rows, device=device)
+        self._before = torch.zeros((2, rows, len(BODIES), 3), device=device)  # differences one and two frames ago
+
+    def begin(self, rows: slice | Tensor) -> None:
+        """New episodes, which start on the reference."""
+        for total in (self._sums, self._frames, self._largest):
+            total[rows] = 0
+        self._before[:, rows] = 0.0
+
+    def add(self, bodies: Tensor, reference: Tensor) -> None:
+        """One frame: [rows, 15, 3] positions."""
+        difference = bodies - reference
+        distance = torch.linalg.vector_norm(difference, dim=-1)
+        local = difference - difference[:, :1]
+        speed = (difference - self._before[0]) / self._dt
+        change = (difference - 2 * self._before[0] + self._before[1]) / self._dt**2
+        self._before[1].copy_(self._before[0])
+        self._before[0].copy_(difference)
+        aligned = procrustes_distance(bodies, reference)
+        means = [
+            1000 * distance.mean(1),
+            1000 * torch.linalg.vector_norm(local, dim=-1).mean(1),
+            1000 * aligned.mean(1),
+            torch.linalg.vector_norm(speed, dim=-1).mean(1),
+            torch.linalg.vector_norm(change, dim=-1).mean(1),
+        ]
+        self._sums += torch.stack(means, dim=1)
+        self._frames += 1
+        torch.maximum(self._largest, distance.amax(1), out=self._largest)
+
+    def results(self, lost: Tensor) -> dict[str, Tensor]:
+        """[rows] each; what is of those alone that were not lost is NaN elsewhere."""
+        means = (self._sums / self._frames.clamp(min=1)[:, None]).float()
+        values = dict(zip(_MEASURES, means.unbind(1), strict=True))
+        kept = {f"{name}_succeeded": value.masked_fill(lost, torch.nan) for name, value in values.items()}
+        strict = ~lost & (self._largest <= ANY_DISTANCE)
+        return {"success": (~lost).float(), "success_strict": strict.float(), **values, **kept}
+
+
+def procrustes_distance(points: Tensor, target: Tensor) -> Tensor:
+    """[n, bodies] distances after the similarity transform of `points` [n, bodies, 3] that fits `target` best."""
+    points, target = points.double(), target.double()
+    points = points - points.mean(1, keepdim=True)
+    center = target.mean(1, keepdim=True)
+    target = target - center
+    u, s, vh = torch.linalg.svd(points.transpose(1, 2) @ target)
+    # A reflection is no rotation: where the best is one, the weakest axis is turned back.
+    sign = torch.ones_like(s)
+    sign[:, 2] = torch.linalg.det(u @ vh).sign()
+    rotation = (u * sign[:, None]) @ vh
+    scale = (s * sign).sum(1) / points.square().sum((1, 2)).clamp(min=1e-12)
+    moved = scale[:, None, None] * (points @ rotation)
+    return torch.linalg.vector_norm(moved - target, dim=-1).float()
+
+
+def clip_table(
+    names: Sequence[str],
+    clip: Sequence[float],
+    metrics: dict[str, list[float]],
+    shares: Sequence[float] | None = None,
+) -> list[dict[str, Any]]:
+    """A line for every clip: the means of its episodes, and its share of the starts; the worst first."""
+    which = np.array(clip, dtype=int)
+    table = []
+    for number, name in enumerate(names):
+        chosen = which == number
+        line: dict[str, Any] = {"clip": name, "episodes": int(chosen.sum())}
+        for measure, values in metrics.items():
+            known = np.array(values)[chosen]
+            known = known[~np.isnan(known)]
+            line["success_rate" if measure == "success" else measure] = float(known.mean()) if len(known) else None
+        if shares is not None:
+            line["share"] = shares[number]
+        table.append(line)
+    return sorted(table, key=lambda line: (line.get("success_rate", 0), -(line.get("mpjpe") or 0)))

@@ -1,0 +1,109 @@
+"""The humanoid and its ghost, drawn together; clips of motion on a page."""
+
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+
+from ludus.envs.humanoid.authoring import clips_folder
+from ludus.envs.humanoid.body import JOINTS, load_body
+from ludus.envs.humanoid.clip import Clip, load_clip
+from ludus.envs.humanoid.ghost import GHOST_COLOUR, ghost_model, ghost_qpos
+from ludus.envs.humanoid.viewing import qpos_at, view_clips
+from ludus.errors import LudusError
+from ludus.logging.replay import Replay, replay_html
+
+
+def _clip(name: str) -> Clip:
+    return load_clip(clips_folder() / f"{name}.npz")
+
+
+def test_ghost_follows_the_body_in_the_positions() -> None:
+    model = ghost_model()
+    assert (model.nq, model.nv, model.nu) == (70, 68, 28)
+    for i, joint in enumerate(("root", *JOINTS)):
+        own, ghost = model.joint(joint), model.joint(f"ghost_{joint}")
+        assert ghost.qposadr[0] == own.qposadr[0] + 35, i
+
+
+def test_ghost_is_translucent_and_the_body_is_not() -> None:
+    model = ghost_model()
+    for geom in range(model.ngeom):
+        if model.geom(geom).name.startswith("ghost_"):
+            assert model.geom_matid[geom] == -1
+            np.testing.assert_allclose(model.geom_rgba[geom], GHOST_COLOUR, atol=1e-6)
+        else:
+            assert model.mat_rgba[model.geom_matid[geom], 3] == 1
+
+
+def test_ghost_touches_nothing() -> None:
+    """Over the body, in the floor and falling through it: the contacts are the body's alone, and so is its way."""
+    alone, both = load_body(), ghost_model()
+    data, together = mujoco.MjData(alone), mujoco.MjData(both)
+    start = qpos_at(_clip("stroll"), 0.0)
+    data.qpos[:], together.qpos[:] = start, ghost_qpos(start, start)
+    for model, state in ((alone, data), (both, together)):
+        state.ctrl[:] = start[7:]
+        mujoco.mj_forward(model, state)
+    assert together.ncon == data.ncon > 0
+    for _ in range(60):
+        mujoco.mj_step(alone, data)
+        mujoco.mj_step(both, together)
+        assert together.ncon == data.ncon
+    # Not to the last digit: the solver's few iterations count over both. But the ghost fell freely.
+    np.testing.assert_allclose(together.qpos[:35], data.qpos, atol=0.05)
+    assert together.qpos[37] < -1.0
+
+
+def test_ghost_can_stand_beside() -> None:
+    body, ghost = np.zeros((4, 35)), np.ones((4, 35))
+    both = ghost_qpos(body, ghost, beside=1.2)
+    assert both.shape == (4, 70)
+    assert (both[:, 36] == 2.2).all()
+    assert (ghost == 1).all()  # the caller's own are left alone
+
+
+def test_page_draws_body_and_ghost() -> None:
+    pytest.importorskip("mjviser")
+    clip, replay = _clip("stroll"), Replay(ghost_model(), 1 / 30)
+    poses = [qpos_at(clip, time / 30) for time in range(5)]
+    replay.add_episode([{"qpos": ghost_qpos(pose, pose, 1.2)} for pose in poses], "with its ghost")
+    page = replay_html(replay, "ghost")
+    assert "<title>ghost</title>" in page
+    assert "default-src 'none'" in page
+
+
+def test_translucent_bodies_are_sent_as_such() -> None:
+    pytest.importorskip("mjviser")
+    from ludus.logging.mujoco_scene import MujocoScene, browser_server
+
+    with browser_server() as server:
+        scene = MujocoScene(server, ghost_model())
+        handles: dict[str, Any] = {group.handle.name: group.handle for group in scene._scene._mesh_groups}
+    ghosts = [handle for name, handle in handles.items() if "ghost_" in name]
+    assert ghosts
+    assert all(handle.opacity == pytest.approx(GHOST_COLOUR[3], abs=0.01) for handle in ghosts)
+    assert not any(hasattr(handle, "opacity") for name, handle in handles.items() if "ghost_" not in name)
+
+
+def test_clips_are_written_to_a_page(tmp_path: Path) -> None:
+    pytest.importorskip("mjviser")
+    page = tmp_path / "new" / "clips.html"
+    view_clips([_clip("jog"), _clip("bow")], port=0, seconds=None, html=page)
+    assert "<title>jog, bow</title>" in page.read_text(encoding="utf-8")
+
+
+def test_clips_are_shown_live(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("mjviser")
+    view_clips([_clip("jog"), _clip("bow")], port=0, seconds=0.3, html=None)
+    assert "http://localhost:" in capsys.readouterr().out
+
+
+def test_looping_clip_goes_on_where_it_ended_and_another_stops() -> None:
+    jog, bow = _clip("jog"), _clip("bow")
+    assert qpos_at(jog, 3 * jog.duration)[0] == pytest.approx(3 * jog.root_pos[-1, 0], abs=1e-4)
+    np.testing.assert_allclose(qpos_at(bow, 99.0)[7:], bow.joint_pos[-1])
+    with pytest.raises(LudusError, match="no clip"):
+        view_clips([], port=0, seconds=None, html=None)

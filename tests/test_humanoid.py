@@ -1,0 +1,871 @@
+"""The humanoid's tasks: what they show, reward and measure, how episodes begin and end, and that it learns."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from scipy.spatial.transform import Rotation
+from torch import Tensor
+
+import ludus
+from ludus.config import apply_overrides, check_config
+from ludus.envs import HumanoidConfig, make_vec_env
+from ludus.envs.check import check_env
+from ludus.envs.humanoid.body import BODIES, JOINTS, load_body
+from ludus.envs.humanoid.catalogue import shipped_folder
+from ludus.envs.humanoid.clip import Clip, load_clip, save_clip
+from ludus.envs.humanoid.config import TrackingReward
+from ludus.envs.humanoid.mimic import MimicTask, evaluation_plan
+from ludus.envs.humanoid.motions import MotionLibrary, Reference
+from ludus.envs.humanoid.speed import SpeedTask
+from ludus.envs.humanoid.task import DT, FRAME_SIZE, SUBSTEPS, HumanoidTask
+from ludus.envs.humanoid.tracking import TrackingMeasures, procrustes_distance
+from ludus.envs.sim import CpuSimulator
+from ludus.envs.vec import Step
+from ludus.errors import ConfigError
+from ludus.logging.console import Console
+from ludus.presets import find_preset
+from ludus.training.checkpoint import newest_intact
+from ludus.training.evaluator import Evaluation, evaluate
+from ludus.training.loop import Trainer
+from ludus.training.on_policy import OnPolicyJob
+from test_motion_library import about_z, moved, slow_kinematics, standing_clip, walk_clip, yaw_of
+from test_resume import SignalAtCycle, StopAt, assert_same_run, metric_rows, resume
+
+HAND = BODIES.index("right_hand")
+EXTREMITIES = [BODIES.index(name) for name in ("head", "right_hand", "left_hand", "right_foot", "left_foot")]
+Settings = dict[str, Any]
+
+
+def make(
+    clips: list[Clip],
+    rows: int = 4,
+    evaluation: bool = False,
+    **settings: Any,
+) -> MimicTask:
+    config = HumanoidConfig(**settings)
+    library = library_of(clips, config)
+    rows = len(evaluation_plan(config, library)[0]) if evaluation else rows
+    return MimicTask(config, library, CpuSimulator(load_body(), rows, SUBSTEPS, 1), evaluation)
+
+
+def make_speed(clips: list[Clip], rows: int = 4, evaluation: bool = False, **settings: Any) -> SpeedTask:
+    config = HumanoidConfig(goal="speed", actions="absolute", **settings)
+    return SpeedTask(config, library_of(clips, config), CpuSimulator(load_body(), rows, SUBSTEPS, 1), evaluation)
+
+
+def library_of(clips: list[Clip], config: HumanoidConfig) -> MotionLibrary:
+    return MotionLibrary(clips, DT * (config.max_steps + max(config.future) + config.window + 1))
+
+
+def random_actions(env: HumanoidTask, steps: int, scale: float = 1.0, seed: int = 0) -> Tensor:
+    g = torch.Generator().manual_seed(seed)
+    return scale * (2 * torch.rand((steps, env.num_rows, len(JOINTS)), generator=g) - 1)
+
+
+def set_time(env: HumanoidTask, time: Tensor) -> None:
+    """As if the rows had come so far in their clips."""
+    state = env.state()
+    state["memory"]["time"] = time.double()
+    env.load_state(state)
+
+
+def set_pose(env: HumanoidTask, qpos: Tensor, qvel: Tensor) -> None:
+    env.sim.field("qpos").copy_(qpos)
+    env.sim.field("qvel").copy_(qvel)
+    env.sim.forward()
+
+
+def reference_in(env: HumanoidTask, steps: int) -> Reference:
+    return env.library.at(env.memory["clip"], env.memory["time"] + steps * DT)
+
+
+def disturb(reference: Reference, size: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Poses and velocities near the reference."""
+    rng = np.random.default_rng(seed)
+    qpos, qvel = reference.qpos.double().numpy().copy(), reference.qvel.double().numpy().copy()
+    turn = Rotation.from_rotvec(rng.normal(scale=size, size=(len(qpos), 3)))
+    qpos[:, 3:7] = (turn * Rotation.from_quat(qpos[:, 3:7], scalar_first=True)).as_quat(scalar_first=True)
+    qpos[:, :3] += rng.normal(scale=size / 3, size=(len(qpos), 3))
+    qpos[:, 7:] += rng.normal(scale=size, size=(len(qpos), 28))
+    return torch.from_numpy(qpos), torch.from_numpy(qvel + rng.normal(scale=3 * size, size=qvel.shape))
+
+
+def arrays(env: HumanoidTask) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    qpos, qvel, bodies = (env.sim.field(name).clone().numpy() for name in ("qpos", "qvel", "xpos"))
+    return qpos, qvel, bodies[:, 1:]
+
+
+# The slow versions ------------------------------------------------------------------------------------
+def slow_self(qpos: np.ndarray, qvel: np.ndarray) -> list[np.ndarray]:
+    """One row: height, lean, velocities in the heading's frame, joints."""
+    root = Rotation.from_quat(qpos[3:7], scalar_first=True)
+    back = about_z(-yaw_of(qpos[3:7]))
+    lean = (back * root).as_matrix()
+    turning = back.apply(root.apply(qvel[3:6]))  # own frame → world → heading
+    return [qpos[2:3], lean[:, 0], lean[:, 2], back.apply(qvel[:3]), turning, qpos[7:], qvel[6:]]
+
+
+def seen_from_root(qpos: np.ndarray, bodies: np.ndarray) -> np.ndarray:
+    return about_z(-yaw_of(qpos[3:7])).apply(bodies - bodies[0])
+
+
+def slow_frame(qpos: np.ndarray, qvel: np.ndarray, bodies: np.ndarray) -> np.ndarray:
+    """Of a discriminator's window."""
+    return np.concatenate([*slow_self(qpos, qvel), seen_from_root(qpos, bodies)[EXTREMITIES].ravel()])
+
+
+def slow_obs(env: MimicTask, row: int) -> np.ndarray:
+    qpos, qvel, bodies = (values[row] for values in arrays(env))
+    back, root = about_z(-yaw_of(qpos[3:7])), Rotation.from_quat(qpos[3:7], scalar_first=True)
+    clip = env.library.clips[int(env.memory["clip"][row])]
+    phase = (2 if clip.loop else 1) * math.pi * float(env.memory["time"][row]) / clip.duration
+    parts = [*slow_self(qpos, qvel), seen_from_root(qpos, bodies)[1:].ravel()]
+    parts.append(np.array([math.sin(phase), math.cos(phase)]))
+    for steps in env.config.future:
+        ahead = reference_in(env, steps)
+        aim = ahead.qpos[row].double().numpy()
+        turn = (root.inv() * Rotation.from_quat(aim[3:7], scalar_first=True)).as_matrix()
+        offset = back.apply(ahead.body_pos[row].numpy() - bodies)
+        parts += [offset.ravel(), turn[:, 0], turn[:, 2], aim[7:] - qpos[7:], ahead.qvel[row, 6:].numpy()]
+    return np.concatenate(parts)
+
+
+def slow_reward(
+    r: TrackingReward, aim: Reference, row: int, qpos: np.ndarray, qvel: np.ndarray, bodies: np.ndarray
+) -> float:
+    """Of one row, without the power's cost."""
+    want_qpos, want_qvel = aim.qpos[row].double().numpy(), aim.qvel[row].double().numpy()
+    one, other = (Rotation.from_quat(q[3:7], scalar_first=True) for q in (qpos, want_qpos))
+    place = np.mean([np.sum((b - w) ** 2) for b, w in zip(bodies, aim.body_pos[row].numpy(), strict=True)])
+    pose = np.mean((qpos[7:] - want_qpos[7:]) ** 2)
+    root = (one.inv() * other).magnitude() ** 2
+    speed = np.mean((qvel[6:] - want_qvel[6:]) ** 2)
+    root_speed = np.sum((qvel[:3] - want_qvel[:3]) ** 2)
+    return (
+        r.position * math.exp(-r.position_sharpness * place)
+        + r.pose * math.exp(-r.pose_sharpness * pose - r.root_sharpness * root)
+        + r.velocity * math.exp(-r.velocity_sharpness * speed)
+        + r.root_velocity * math.exp(-r.root_velocity_sharpness * root_speed)
+    )
+
+
+def slow_procrustes(points: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """[bodies] distances after the best similarity transform, whose rotation is scipy's."""
+    p, t = points - points.mean(0), target - target.mean(0)
+    turned = Rotation.align_vectors(t, p)[0].apply(p)
+    scale = (t * turned).sum() / (p * p).sum()
+    return np.linalg.norm(scale * turned - t, axis=1)
+
+
+# Seeing -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("future", [(1,), (1, 3, 10), (2,)])
+def test_observations_equal_the_slow_version(future: tuple[int, ...]) -> None:
+    env = make([walk_clip(turn=0.8), standing_clip(seconds=1.0)], rows=6, future=future)
+    first = env.reset(1)
+    seen = [first] + [env.step(action).obs for action in random_actions(env, 5)]
+    assert seen[-1].shape == (6, *env.obs_space.shape)
+    for row in range(6):
+        np.testing.assert_allclose(seen[-1][row], slow_obs(env, row), atol=2e-4)
+    env.reset(1)
+    np.testing.assert_allclose(first[0], slow_obs(env, 0), atol=2e-4)
+
+
+def test_bodies_are_where_the_joints_put_them_after_a_step() -> None:
+    """Not a substep behind."""
+    env = make([walk_clip()])
+    env.reset(0)
+    for action in random_actions(env, 3):
+        env.step(action)
+    qpos, _, bodies = arrays(env)
+    np.testing.assert_allclose(bodies[0], slow_kinematics(qpos[0])[0], atol=1e-9)
+
+
+PLACES = {"in the air": 3.0, "on the floor": 0.0}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("discriminate", ["motion", "error"])
+def test_nothing_changes_when_the_whole_clip_is_turned_and_shifted(place: str, discriminate: str) -> None:
+    clip = walk_clip(turn=0.5)
+    clip = replace(clip, root_pos=clip.root_pos + np.array([0.0, 0.0, PLACES[place]]))
+    clips = clip, moved(clip, 1.1, (3.0, -2.0))
+    envs = [make([c], discriminate=discriminate) for c in clips]
+    one, other = (env.reset(3) for env in envs)
+    torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+    for action in random_actions(envs[0], 10, scale=0.3):
+        a, b = (env.step(action) for env in envs)
+        torch.testing.assert_close(a.obs, b.obs, atol=5e-3, rtol=1e-3)
+        torch.testing.assert_close(a.reward, b.reward, atol=1e-3, rtol=1e-3)
+        assert torch.equal(a.done, b.done)
+        if discriminate == "motion":
+            torch.testing.assert_close(envs[0].motion, envs[1].motion, atol=5e-3, rtol=1e-3)
+    assert not torch.equal(a.reward, torch.ones(4))
+
+
+def test_what_happens_does_not_depend_on_where_the_humanoid_faces() -> None:
+    """Nothing tells the policy its heading, so nothing may depend on it."""
+    clip = walk_clip(turn=0.5)
+    envs = [make([c], rows=16) for c in (clip, moved(clip, 1.1, (0.0, 0.0)))]
+    for env in envs:
+        env.reset(3)
+    a, b = (env.step(torch.zeros(16, 28)) for env in envs)
+    torch.testing.assert_close(a.obs, b.obs, atol=5e-3, rtol=1e-3)
+
+
+# Acting -----------------------------------------------------------------------------------------------
+def test_actions_are_added_to_the_coming_pose_or_to_the_mean_pose() -> None:
+    clips = [walk_clip(), standing_clip(seconds=1.5)]
+    for kind in ("residual", "absolute"):
+        env = make(clips, actions=kind, action_scale=0.3)
+        env.reset(0)
+        env.step(random_actions(env, 1)[0])
+        ahead = reference_in(env, 1)
+        action = 2 * random_actions(env, 1, seed=1)[0]  # some of it out of bounds
+        env.begin_step(action)
+        center = ahead.qpos[:, 7:] + 0.05 * ahead.qvel[:, 6:]
+        if kind == "absolute":
+            center = torch.from_numpy(np.mean([clip.joint_pos.mean(0) for clip in clips], axis=0)).float()
+        expected = center + 0.3 * action.clamp(-1, 1)
+        torch.testing.assert_close(env.sim.field("ctrl").float(), expected, atol=1e-5, rtol=0)
+        env.end_step()
+
+
+# Worth ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("discriminate", ["nothing", "error"])
+def test_being_on_the_reference_is_worth_all_and_its_error_is_zero(discriminate: str) -> None:
+    env = make([walk_clip(turn=0.7)], discriminate=discriminate)
+    env.reset(0)
+    set_time(env, torch.tensor([0.1, 0.2, 0.5, 1.3]))  # on frames, also after one step
+    ahead = reference_in(env, 1)
+    set_pose(env, ahead.qpos, ahead.qvel)
+    score = env.score()
+    np.testing.assert_allclose(score.reward, 1.0, atol=1e-5)
+    assert not score.terminated.any()
+    if discriminate == "error":
+        assert env.motion is not None
+        np.testing.assert_allclose(env.motion, 0.0, atol=1e-4)
+        np.testing.assert_array_equal(env.demonstrations(3, torch.Generator()), np.zeros((3, env.motion.shape[1])))
+
+
+def test_reward_equals_the_slow_formula_on_random_states() -> None:
+    weights = TrackingReward(0.3, 40.0, 0.4, 2.0, 1.0, 0.2, 0.05, 0.1, 0.5)
+    env = make([walk_clip(turn=0.7), standing_clip()], rows=16, reward=weights, discriminate="error")
+    env.reset(2)
+    ahead = reference_in(env, 1)
+    set_pose(env, *disturb(ahead, 0.2, seed=0))
+    score = env.score()
+    qpos, qvel, bodies = arrays(env)
+    for row in range(16):
+        expected = slow_reward(weights, ahead, row, qpos[row], qvel[row], bodies[row])
+        assert float(score.reward[row]) == pytest.approx(expected, abs=2e-5)
+    lost = np.linalg.norm(bodies - ahead.body_pos.numpy(), axis=2).max(1) > 0.5
+    assert score.terminated.tolist() == lost.tolist()
+    assert score.metrics["success"].tolist() == (~lost).tolist()
+    assert env.motion is not None
+    np.testing.assert_allclose(env.motion[:, :45], (bodies - ahead.body_pos.numpy()).reshape(16, -1), atol=1e-5)
+    assert float(env.motion.abs().max()) < 5
+
+
+def test_power_costs_what_it_says() -> None:
+    plain, costly = (make([walk_clip()], reward=TrackingReward(power=p), termination=9.0) for p in (0.0, 0.7))
+    for env in (plain, costly):
+        env.reset(0)
+    for action in random_actions(plain, 4):
+        free, paid = plain.step(action), costly.step(action)
+        force, qvel = (costly.sim.field(name).numpy() for name in ("actuator_force", "qvel"))
+        expected = 0.7 * 1e-3 * np.abs(force * qvel[:, 6:]).sum(1)
+        assert expected.min() > 0
+        np.testing.assert_allclose(free.reward - paid.reward, expected, atol=1e-5)
+
+
+# Ending -----------------------------------------------------------------------------------------------
+def test_an_episode_of_training_ends_when_any_body_is_lost_and_an_evaluation_when_the_mean_is() -> None:
+    clip = standing_clip()
+    for evaluation, rows in ((False, 1), (True, 1)):
+        env = make([clip], rows, evaluation)
+        env.reset(0)
+        set_time(env, torch.zeros(1))
+        ahead = reference_in(env, 1)
+        qpos = ahead.qpos.double()
+        qpos[:, 7 + JOINTS.index("right_shoulder_x")] -= 1.6  # only the right arm is far away
+        set_pose(env, qpos, ahead.qvel)
+        score = env.score()
+        assert bool(score.terminated) is not evaluation
+        assert float(score.metrics["success"]) == evaluation
+        if evaluation:
+            assert float(score.metrics["success_strict"]) == 0
+        set_pose(env, ahead.qpos + torch.tensor([0.0, 0.0, 0.6] + [0.0] * 32), ahead.qvel)
+        assert bool(env.score().terminated)
+
+
+def test_an_episode_is_cut_at_its_time_limit_with_its_last_observation() -> None:
+    clips = [walk_clip(), standing_clip(seconds=10.0)]
+    short, long = (make(clips, max_steps=n, termination=9.0) for n in (5, 300))
+    short.reset(4)
+    long.load_state(short.state())
+    for number, action in enumerate(random_actions(short, 5), 1):
+        cut, going = short.step(action), long.step(action)
+        assert not going.done.any()
+        assert cut.truncated.tolist() == [number == 5] * 4
+        assert torch.equal(cut.final_obs, going.obs)
+        assert torch.equal(cut.reward, going.reward)
+    assert not torch.equal(cut.obs, going.obs)
+    assert short.elapsed.tolist() == [0] * 4
+
+
+def test_a_clip_that_does_not_loop_is_cut_at_its_end() -> None:
+    clip = standing_clip(seconds=1.0)
+    env = make([clip], rows=8)
+    env.reset(5)
+    ends = 0
+    for _ in range(45):
+        time = env.memory["time"].clone()
+        step = env.step(torch.zeros(8, 28))
+        assert not step.terminated.any()
+        over = time + 2 * DT > clip.duration + 1e-9  # no whole step is left
+        sure = (time + 2 * DT - clip.duration).abs() > 1e-6
+        assert torch.equal(step.truncated[sure], over[sure])
+        assert bool((env.memory["time"] <= clip.duration).all())
+        ends += int(step.truncated.sum())
+    assert ends > 8
+
+
+def test_a_diverged_row_of_an_evaluation_still_tells_which_episode_it_was() -> None:
+    env = make([standing_clip("a"), walk_clip("b")], evaluation=True, eval_starts=2)
+    env.reset(0)
+    env.step(torch.zeros(3, 28))
+    env.sim.field("qvel")[2] = 1e30
+    step = env.step(torch.zeros(3, 28))
+    assert step.metrics["diverged"].tolist() == [0, 0, 1]
+    assert step.metrics["success"][2] == 0
+    assert step.metrics["clip"].tolist() == [0, 1, 1]
+    assert step.metrics["weight"].tolist() == [1, 0.5, 0.5]
+    assert step.metrics["success_strict"][2] == 0
+    assert step.metrics["mpjpe"].isnan().tolist() == [False, False, True]  # it measured nothing
+
+
+# Evaluation -------------------------------------------------------------------------------------------
+def test_an_evaluation_tries_every_clip_from_starts_spread_over_its_loop() -> None:
+    clips = [standing_clip(seconds=1.5), walk_clip(), walk_clip("once", loop=False)]
+    env = make(clips, evaluation=True, eval_starts=4, max_steps=50)
+    clip, start, steps = evaluation_plan(env.config, env.library)
+    assert clip.tolist() == [0, 1, 1, 1, 1, 2]
+    assert start.tolist() == pytest.approx([0, 0, 0.3, 0.6, 0.9, 0])
+    assert steps.tolist() == [45, 50, 50, 50, 50, 36]
+    assert env.fixed_starts
+    assert env.max_steps == 50
+    for seed in (0, 7):
+        env.reset(seed)
+        assert env.memory["clip"].tolist() == clip.tolist()
+        assert env.memory["time"].tolist() == pytest.approx(start.tolist())
+        qpos, qvel, _ = arrays(env)
+        np.testing.assert_allclose(qpos, env.library.at(clip, start).qpos, atol=1e-6)
+        np.testing.assert_allclose(qvel, env.library.at(clip, start).qvel, atol=1e-6)
+    step = env.step(torch.zeros(6, 28))
+    assert set(env.labels) == {"weight", "clip", "ended"}
+    assert step.metrics["clip"].tolist() == clip.tolist()
+    assert step.metrics["weight"].tolist() == pytest.approx([1, 0.25, 0.25, 0.25, 0.25, 1])
+    np.testing.assert_allclose(step.metrics["ended"], start + DT, atol=1e-6)
+
+
+def recorded_evaluation(env: MimicTask, actions: Tensor) -> list[tuple[np.ndarray, np.ndarray, Step]]:
+    """(bodies, their reference, step) of every step, before any row is restarted."""
+    seen: list[tuple[np.ndarray, np.ndarray]] = []
+    score = env.score
+
+    def watched() -> Any:
+        seen.append((arrays(env)[2].copy(), reference_in(env, 1).body_pos.numpy()))
+        return score()
+
+    env.score = watched  # type: ignore[method-assign]
+    env.reset(0)
+    steps = [env.step(action) for action in actions]
+    return [(*pair, step) for pair, step in zip(seen, steps, strict=True)]
+
+
+def test_measures_equal_slow_versions_on_a_recorded_rollout() -> None:
+    env = make([standing_clip(seconds=1.0), walk_clip()], evaluation=True, eval_starts=6, max_steps=30)
+    strength = torch.tensor([0.0, 0.0, 0.2, 0.5, 0.7, 1.0, 1.0])[:, None]  # so that some succeed
+    record = recorded_evaluation(env, random_actions(env, 30) * strength)
+    strict, failed = [], []
+    for row in range(7):
+        end = next(t for t, (_, _, step) in enumerate(record) if step.done[row])
+        bodies = np.stack([there[row] for there, _, _ in record[: end + 1]])
+        aim = np.stack([wanted[row] for _, wanted, _ in record[: end + 1]])
+        difference = bodies - aim  # [frames, 15, 3]
+        before = np.concatenate([np.zeros((2, 15, 3)), difference])  # starts on the reference
+        speed, change = np.diff(before[1:], axis=0) / DT, np.diff(before, 2, axis=0) / DT**2
+        distance = np.linalg.norm(difference, axis=2)
+        expected = {
+            "mpjpe": 1000 * distance.mean(),
+            "mpjpe_local": 1000 * np.linalg.norm(difference - difference[:, :1], axis=2).mean(),
+            "mpjpe_aligned": 1000 * np.mean([slow_procrustes(b, a) for b, a in zip(bodies, aim, strict=True)]),
+            "velocity_error": np.linalg.norm(speed, axis=2).mean(),
+            "acceleration_error": np.linalg.norm(change, axis=2).mean(),
+        }
+        told = {name: float(values[row]) for name, values in record[end][2].metrics.items()}
+        lost = bool((distance.mean(1) > 0.5).any())
+        for name, value in expected.items():
+            assert told[name] == pytest.approx(value, rel=2e-3, abs=1e-3), name
+            kept = told[f"{name}_succeeded"]
+            assert math.isnan(kept) if lost else kept == told[name]
+        assert told["success"] == (not lost)
+        assert told["success_strict"] == (not lost and bool(distance.max() <= 0.25))
+        assert bool(record[end][2].terminated[row]) == lost
+        strict.append(told["success_strict"])
+        failed.append(lost)
+    assert {True, False} == set(failed) or 0 < sum(strict) < 7
+
+
+def test_strict_success_needs_every_body_within_a_quarter_of_a_metre_all_the_time() -> None:
+    measures = TrackingMeasures(3, DT, torch.device("cpu"))
+    measures.begin(slice(None))
+    bodies = torch.zeros(3, len(BODIES), 3)
+    bodies[:, HAND, 1] = torch.tensor([0.249, 0.251, 0.1])
+    measures.add(bodies, torch.zeros_like(bodies))
+    measures.add(torch.zeros_like(bodies), torch.zeros_like(bodies))  # back again, but it was seen
+    told = measures.results(torch.tensor([False, False, True]))
+    assert told["success"].tolist() == [1, 1, 0]
+    assert told["success_strict"].tolist() == [1, 0, 0]
+    measures.begin(torch.tensor([1]))
+    assert measures.results(torch.zeros(3, dtype=torch.bool))["success_strict"].tolist() == [1, 1, 1]
+
+
+def test_procrustes_is_the_best_similarity_and_never_a_reflection() -> None:
+    rng = np.random.default_rng(0)
+    target = rng.normal(size=(30, 15, 3))
+    points = rng.normal(size=(30, 15, 3)) * 0.5 + target
+    points[10:20] = target[10:20] * [1, 1, -1]  # mirrored: a reflection would fit exactly
+    turn = Rotation.random(10, rng).as_matrix()
+    points[20:] = 2.5 * np.einsum("nij,nbj->nbi", turn, target[20:]) + 7.0
+    found = procrustes_distance(torch.from_numpy(points), torch.from_numpy(target)).numpy()
+    expected = np.stack([slow_procrustes(p, t) for p, t in zip(points, target, strict=True)])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert found[10:20].mean() > 0.1
+    np.testing.assert_allclose(found[20:], 0.0, atol=1e-5)
+
+
+def test_a_failing_clip_counts_as_much_as_a_looping_one_with_many_starts() -> None:
+    env = make([standing_clip("stand"), walk_clip("loop")], evaluation=True, eval_starts=8)
+    _, _, steps = evaluation_plan(env.config, env.library)
+    clip = [0.0] + [1.0] * 8
+    result = Evaluation(
+        returns=[5.0] + [1.0] * 8, lengths=steps.tolist(),
+        metrics={"success": [0.0] + [1.0] * 8, "mpjpe": [100.0] + [20.0] * 8, "x": [math.nan] + [4.0] * 8},
+        labels={"weight": [1.0] + [1 / 8] * 8, "clip": clip, "ended": [0.0] * 9},
+    )  # fmt: skip
+    summary = result.summary()
+    assert summary["success_rate"] == pytest.approx(0.5)
+    assert (summary["mean_reward"], summary["std_reward"]) == pytest.approx((3.0, 2.0))
+    assert summary["mean_length"] == pytest.approx((60 + 300) / 2)
+    assert summary["mpjpe"] == pytest.approx(60.0)
+    assert summary["x"] == 4.0  # told by the loop alone
+    assert summary["episodes"] == 9
+    assert not {"clip", "weight", "ended"} & summary.keys()
+    table = env.tabulate(result.metrics, result.labels)
+    assert [line["clip"] for line in table] == ["stand", "loop"]  # the worst first
+    assert [(line["episodes"], line["success_rate"]) for line in table] == [(1, 0.0), (8, 1.0)]
+    assert table[0]["x"] is None
+
+
+class _Still:
+    """A policy that never acts."""
+
+    device = torch.device("cpu")
+
+    def actor(self, deterministic: bool, generator: torch.Generator) -> "_Still":
+        return self
+
+    def act(self, obs: Tensor) -> Tensor:
+        return torch.zeros(len(obs), 28)
+
+    def forget(self, done: Tensor) -> None:
+        pass
+
+
+def test_every_start_of_an_evaluation_is_played_once_whatever_number_is_asked_for() -> None:
+    env = make([standing_clip(seconds=0.5), flight_clip()], evaluation=True, eval_starts=5)
+    result = evaluate(_Still(), env, 100, 0, True)  # type: ignore[arg-type]
+    assert sorted(result.labels["clip"]) == [0, 1]
+    assert result.summary()["success_rate"] == 0.5
+    fell = result.labels["clip"].index(1)
+    assert 0.2 < result.labels["ended"][fell] < 0.8
+    training = make([standing_clip(seconds=0.5), flight_clip()], resample_floor=0.2)
+    assert training.adapt(result.metrics, result.labels)
+    # A smoothed rate of 0.5 with a floor of 0.2: 0.4 of the starts go where it fails, the others are even.
+    assert training.starts.shares().tolist() == pytest.approx([0.3, 0.7])
+    assert {line["clip"]: line["share"] for line in training.tabulate(result.metrics, result.labels)} == {
+        "stand": pytest.approx(0.3), "flight": pytest.approx(0.7)
+    }  # fmt: skip
+    training.reset(0)
+    assert not make([standing_clip()], resample=False).adapt(result.metrics, result.labels)
+
+
+def flight_clip(name: str = "flight") -> Clip:
+    """Rises as nobody can."""
+    clip = standing_clip(name, seconds=1.5)
+    t = np.arange(clip.frames) / clip.fps
+    return replace(clip, root_pos=clip.root_pos + np.outer(2.0 * t, [0.0, 0.0, 1.0]))
+
+
+# Exact state ------------------------------------------------------------------------------------------
+def assert_same_step(one: Step, other: Step) -> None:
+    for name, a, b in zip(Step._fields[:5], one[:5], other[:5], strict=True):
+        assert torch.equal(a, b), name
+    for name, value in one.metrics.items():
+        assert torch.equal(value, other.metrics[name]), name
+
+
+@pytest.mark.parametrize("discriminate", ["nothing", "motion", "error"])
+def test_a_saved_state_goes_on_bit_by_bit(discriminate: str) -> None:
+    env, other = (make([walk_clip(), standing_clip()], discriminate=discriminate, window=4) for _ in range(2))
+    env.starts.learn(torch.tensor([0, 1]), torch.tensor([0.5, 2.0]).double(), torch.tensor([True, False]))
+    env.reset(0)
+    actions = random_actions(env, 60)
+    for action in actions[:20]:
+        env.step(action)
+    saved = env.state()
+    ended = 0
+    straight = []
+    for action in actions[20:]:
+        straight.append((env.step(action), None if env.motion is None else env.motion.clone()))
+        ended += int(straight[-1][0].done.sum())
+    assert ended > 4
+    other.reset(9)
+    other.load_state(saved)
+    for action, (step, motion) in zip(actions[20:], straight, strict=True):
+        assert_same_step(other.step(action), step)
+        if discriminate == "nothing":
+            assert other.motion is None
+        else:
+            assert motion is not None
+            assert other.motion is not None
+            assert torch.equal(motion, other.motion)
+    assert torch.equal(env.starts.probability, other.starts.probability)
+
+
+# What a discriminator sees ----------------------------------------------------------------------------
+def slow_windows(env: HumanoidTask, clip: Clip, window: int) -> list[list[np.ndarray]]:
+    """[rows][window] frames of the reference up to now; before a clip's beginning its last cycle, or its start,
+    not moving."""
+    windows = []
+    for row in range(env.num_rows):
+        times = [float(env.memory["time"][row]) - k * DT for k in range(window - 1, -1, -1)]
+        times = [t + clip.duration if clip.loop else t for t in times]
+        at = env.library.at(torch.zeros(window, dtype=torch.int64), torch.tensor(times, dtype=torch.float64))
+        qvel = [velocity if t >= 0 else torch.zeros(34) for t, velocity in zip(times, at.qvel, strict=True)]
+        frames = zip(at.qpos, qvel, at.body_pos, strict=True)
+        windows.append([slow_frame(*(v.double().numpy() for v in frame)) for frame in frames])
+    return windows
+
+
+@pytest.mark.parametrize(
+    "clip", [walk_clip(turn=0.6), walk_clip("once", loop=False, seconds=2.4)], ids=["loop", "once"]
+)
+@pytest.mark.parametrize("goal", ["track", "speed"])
+def test_the_window_of_motion_holds_the_last_frames(clip: Clip, goal: str) -> None:
+    builder: Callable[..., HumanoidTask] = make if goal == "track" else make_speed
+    env = builder([clip], discriminate="motion", window=6, termination=9.0)
+    env.reset(0)
+    set_times = torch.tensor([0.05, 0.2, 0.9, 0.4])
+    chosen = torch.zeros(4, dtype=torch.int64), set_times.double()
+    env.choose_starts = lambda rows, n: chosen  # type: ignore[method-assign]
+    env.restart(torch.arange(4))
+    frames = slow_windows(env, clip, 6)
+    assert env.motion is not None
+    assert env.motion.shape == (4, 6 * FRAME_SIZE)
+    for number, action in enumerate(random_actions(env, 8, 0.4)):
+        for row in range(4):
+            np.testing.assert_allclose(env.motion[row], np.concatenate(frames[row][-6:]), atol=1e-3)
+        step = env.step(action)
+        assert not step.done.any(), number
+        for row, (qpos, qvel, bodies) in enumerate(zip(*arrays(env), strict=True)):
+            frames[row].append(slow_frame(qpos, qvel, bodies))
+
+
+@pytest.mark.parametrize("discriminate", ["motion", "error"])
+@pytest.mark.parametrize("ending", ["terminated", "truncated"])
+def test_the_motion_of_a_last_step_is_still_to_be_seen_after_it(discriminate: str, ending: str) -> None:
+    """As `VecEnv.motion` says; a discriminator would otherwise take the next episode's start for the policy's."""
+    limits: Settings = {"max_steps": 3} if ending == "truncated" else {"termination": 0.15}
+    short, long = (
+        make([walk_clip()], discriminate=discriminate, **(limits if cut else {"termination": 9.0}))
+        for cut in (True, False)
+    )
+    short.reset(0)
+    long.load_state(short.state())
+    actions = random_actions(short, 12)
+    for action in actions:
+        step = short.step(action)
+        long.step(action)
+        assert short.motion is not None
+        assert long.motion is not None
+        if step.done.any():
+            assert bool(getattr(step, ending).any())
+            assert torch.equal(short.motion[step.done], long.motion[step.done])
+            return
+    pytest.fail("no episode ended")
+
+
+@pytest.mark.parametrize("discriminate", ["motion", "error"])
+def test_a_diverged_row_shows_the_motion_it_had_before(discriminate: str) -> None:
+    env = make([walk_clip()], discriminate=discriminate)
+    env.reset(0)
+    actions = random_actions(env, 2, 0.2)
+    env.step(actions[0])
+    assert env.motion is not None
+    before = env.motion.clone()
+    env.sim.field("qvel")[2] = 1e30
+    step = env.step(actions[1])
+    assert step.metrics["diverged"].tolist() == [0, 0, 1, 0]
+    assert torch.equal(env.motion[2], before[2])
+    assert not torch.equal(env.motion[1], before[1])
+
+
+def test_demonstrations_are_windows_cut_from_the_clips() -> None:
+    clip = standing_clip("clock", fps=60.0, seconds=2.0)
+    clip.joint_pos[:, JOINTS.index("neck_z")] = np.arange(clip.frames) / clip.fps  # a frame tells its time
+    env = make([clip], discriminate="motion", window=5)
+    demos = env.demonstrations(400, torch.Generator().manual_seed(0)).view(400, 5, FRAME_SIZE)
+    times = demos[:, :, 13 + JOINTS.index("neck_z")].double()
+    newest = times[:, -1]
+    expected = (newest[:, None] - DT * torch.arange(4, -1, -1)).clamp(min=0.0)
+    np.testing.assert_allclose(times, expected, atol=1e-5)
+    np.testing.assert_allclose(np.sort(newest), np.linspace(0, 2, 400), atol=0.15)  # all times alike
+    early = demos[newest < 4 * DT]
+    assert len(early) > 5
+    for demo in (*demos[:20], *early):
+        moments = demo[:, 13 + JOINTS.index("neck_z")].double()
+        at = env.library.at(torch.zeros(5, dtype=torch.int64), moments)
+        for k in range(5):
+            before = k < 4 and bool(moments[k] == 0)  # the clip has not begun: it does not move
+            qvel = torch.zeros(34) if before else at.qvel[k]
+            frame = slow_frame(*(v.double().numpy() for v in (at.qpos[k], qvel, at.body_pos[k])))
+            np.testing.assert_allclose(demo[k], frame, atol=1e-3)
+    again = env.demonstrations(400, torch.Generator().manual_seed(0)).view(400, 5, FRAME_SIZE)
+    assert torch.equal(demos, again)
+
+
+# Speed ------------------------------------------------------------------------------------------------
+def test_speed_is_rewarded_by_the_slow_formula_and_a_fall_ends_it() -> None:
+    env = make_speed([walk_clip(yaw=0.7)], rows=32, speed=(0.5, 2.0), max_steps=40)
+    env.reset(0)
+    asked = env.memory["speed"].clone()
+    assert 0.5 <= float(asked.min()) < 0.8
+    assert 1.7 < float(asked.max()) <= 2.0
+    seen = env.observe(slice(None))
+    np.testing.assert_allclose(seen[:, -3], asked, atol=1e-6)
+    for row in range(4):  # where the asked direction (x) lies, seen from the humanoid
+        yaw = yaw_of(arrays(env)[0][row, 3:7])
+        np.testing.assert_allclose(seen[row, -2:], [math.cos(-yaw), math.sin(-yaw)], atol=1e-5)
+    total, fallen = np.zeros(32), np.zeros(32, dtype=bool)
+    ends: list[bool] = []
+    score = env.score
+
+    def watched() -> Any:
+        qpos, qvel, _ = arrays(env)
+        error = np.hypot(qvel[:, 0] - env.memory["speed"].numpy(), qvel[:, 1])
+        total[:] += error
+        result = score()
+        np.testing.assert_allclose(result.reward, np.exp(-4 * error**2), atol=1e-5)
+        assert result.terminated.tolist() == (qpos[:, 2] < 0.5).tolist()
+        np.testing.assert_allclose(result.metrics["speed_error"], total / env.elapsed.numpy(), rtol=1e-4)
+        return result
+
+    env.score = watched  # type: ignore[method-assign]
+    for action in random_actions(env, 45):
+        step = env.step(action)
+        assert torch.equal(step.metrics["success"], (~step.terminated).float())
+        total[step.done.numpy()] = 0.0
+        fallen |= step.terminated.numpy()
+        ends += step.truncated[step.done].tolist()
+    assert fallen.any()
+    assert len(ends) >= 32
+
+
+def test_an_evaluation_of_speed_tells_how_far_poses_are_from_the_clips() -> None:
+    clip = walk_clip(fps=30.0)
+    env = make_speed([clip], rows=3, evaluation=True)
+    env.reset(0)
+    score, expected = env.score, np.zeros(3)
+    frames = torch.arange(clip.frames)
+    bank = env.library.at(torch.zeros_like(frames), frames / clip.fps)
+    poses = [seen_from_root(q.double().numpy(), b.numpy()) for q, b in zip(bank.qpos, bank.body_pos, strict=True)]
+
+    def watched() -> Any:
+        for row, (qpos, _, bodies) in enumerate(zip(*arrays(env), strict=True)):
+            mine = seen_from_root(qpos, bodies)
+            expected[row] += min(math.sqrt(((mine - pose) ** 2).sum(1).mean()) for pose in poses)
+        return score()
+
+    env.score = watched  # type: ignore[method-assign]
+    for number, action in enumerate(random_actions(env, 5, 0.5), 1):
+        step = env.step(action)
+        assert not step.done.any()
+        np.testing.assert_allclose(step.metrics["pose_error"], 1000 * expected / number, rtol=5e-3, atol=0.1)
+
+
+# The contract -----------------------------------------------------------------------------------------
+CONTRACT: dict[str, Callable[[int], HumanoidTask]] = {
+    "mimic": lambda n: make([walk_clip(), standing_clip()], n),
+    "motion": lambda n: make([walk_clip(), standing_clip()], n, discriminate="motion", future=(1, 2)),
+    "error": lambda n: make([walk_clip()], n, discriminate="error", actions="absolute"),
+    "evaluation": lambda n: make([walk_clip()], n, evaluation=True, eval_starts=4, max_steps=60),
+    "speed": lambda n: make_speed([walk_clip()], n, discriminate="motion"),
+    "speed evaluation": lambda n: make_speed([walk_clip()], n, evaluation=True),
+}
+
+
+@pytest.mark.parametrize("kind", CONTRACT)
+def test_the_tasks_keep_the_contract(kind: str) -> None:
+    findings = check_env(CONTRACT[kind], num_envs=4, steps=80)
+    assert [f.what for f in findings if f.level == "error"] == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"future": (0,)}, "env.future"), ({"future": ()}, "env.future"), ({"goal": "speed"}, "goal speed"),
+     ({"speed": (2.0, 1.0)}, "env.speed"), ({"clips": "no-such-clip"}, "no clip"),
+     ({"clips": " "}, "which clips")],
+)  # fmt: skip
+def test_settings_that_make_no_sense_are_refused(wrong: Settings, message: str, tmp_path: Path) -> None:
+    save_clip(standing_clip(), tmp_path / "stand.npz")
+    config = HumanoidConfig(**{"clips": str(tmp_path / "stand.npz"), **wrong})
+    with pytest.raises(ConfigError, match=message):
+        make_vec_env(config, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"eval_starts": 0}, {"resample_floor": 1.5}, {"resample_floor": -0.1}, {"resample_smoothing": 2.0},
+     {"window": 0, "discriminate": "motion"}, {"max_steps": 0}, {"termination": 0.0}, {"action_scale": 0.0},
+     {"action_scale": math.nan}, {"future": (1, 0)}, {"speed": (0.5,)}, {"speed": (0.5, math.inf)}],
+    ids=str,
+)  # fmt: skip
+def test_numbers_out_of_range_are_refused(wrong: Settings, tmp_path: Path) -> None:
+    save_clip(walk_clip(), tmp_path / "walk.npz")
+    settings = {"env.clips": str(tmp_path / "walk.npz")} | {f"env.{name}": value for name, value in wrong.items()}
+
+    def make_it() -> None:
+        config = apply_overrides(find_preset("humanoid-mimic").config, settings)
+        check_config(config)
+        make_vec_env(config.env, 1, evaluation=True)
+
+    with pytest.raises(ConfigError, match=f"--env.{next(iter(wrong)).replace('_', '-')}"):
+        make_it()
+
+
+def test_a_clip_that_changed_is_read_anew(tmp_path: Path) -> None:
+    config = HumanoidConfig(clips=str(tmp_path / "clip.npz"))
+    for seconds in (1.0, 2.0):
+        save_clip(standing_clip(seconds=seconds), tmp_path / "clip.npz")
+        env = make_vec_env(config, 1)
+        assert isinstance(env, HumanoidTask)
+        assert env.library.durations.tolist() == pytest.approx([seconds])
+
+
+# Training ---------------------------------------------------------------------------------------------
+MLP: Settings = {"policy.hidden": (32,)}
+LSTM: Settings = {"policy.memory": "lstm", "policy.memory_size": 16, "policy.hidden": (16,)}
+UNEVEN: Settings = LSTM | {"ppo.segments": 20}  # half recorded when the starts move
+AMP: Settings = MLP | {
+    "env.discriminate": "motion", "env.window": 4, "adversary.hidden": (16,), "adversary.batches": 2,
+    "adversary.batch_size": 32, "adversary.replay": 200,
+}  # fmt: skip
+VARIANTS: dict[str, Settings] = {"mlp": MLP, "lstm": LSTM, "uneven": UNEVEN, "amp": AMP}
+VARIANTS["add"] = AMP | {"env.discriminate": "error"}
+
+
+def train(folder: Path, variant: str, *callbacks: ludus.Callback, **changes: Any) -> Path:
+    """Two clips, of which one cannot be followed: 12 iterations of 256 steps, four evaluations."""
+    clips = folder.parent / "clips"
+    save_clip(standing_clip("stand", seconds=1.0), clips / "stand.npz")
+    save_clip(flight_clip("flight"), clips / "flight.npz")
+    steps = VARIANTS[variant].get("ppo.segments", 16) * 16
+    settings: Settings = {
+        "env.clips": str(clips), "env.num_envs": 16, "env.max_steps": 30, "env.threads": 1, "torch_threads": 1,
+        "ppo.horizon": 16, "ppo.minibatches": 4, "ppo.update_epochs": 2, "loop.total_steps": 12 * steps,
+        "eval.every": 3 * steps, "log.report": False,
+    }  # fmt: skip
+    overrides = settings | VARIANTS[variant] | {key.replace("__", "."): value for key, value in changes.items()}
+    return ludus.train("humanoid-mimic", folder, callbacks, Console("quiet"), overrides=overrides)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(variant: str, tmp_path: Path) -> None:
+    straight = train(tmp_path / "straight", variant)
+    stop = SignalAtCycle(6) if variant == "mlp" else StopAt(7)  # before an evaluation, or between two
+    stopped = train(tmp_path / "stopped", variant, stop)
+    assert not (stopped / "final").exists()
+    resume(stopped)
+    assert_same_run(stopped, straight)
+    tensors = load_file(newest_intact(straight / "checkpoints", pytest.fail) / "training.safetensors")
+    failures = [value for name, value in tensors.items() if name.endswith("starts/failures")]
+    assert len(failures) == 2  # groups
+    assert torch.equal(*failures)
+    assert float(failures[0].sum()) > 0.5
+    tables = [json.loads((run / "evaluation.json").read_text()) for run in (straight, stopped)]
+    assert tables[0] == tables[1]
+
+
+def test_an_emergency_checkpoint_keeps_where_episodes_start(tmp_path: Path) -> None:
+    class Trouble(ludus.Callback):
+        def on_iteration(self, run: Trainer) -> None:
+            if run.counters.iteration == 5:
+                raise ZeroDivisionError
+
+    class Look(ludus.Callback):
+        def on_start(self, run: Trainer) -> None:
+            assert isinstance(run.job, OnPolicyJob)
+            shares.extend(group.env.starts.shares()[0] for group in run.job.collector.groups)  # type: ignore[attr-defined]
+
+    shares: list[Tensor] = []
+    folder = tmp_path / "run"
+    with pytest.raises(ZeroDivisionError):
+        train(folder, "mlp", Trouble())  # after the first evaluation
+    resume(folder, Look())
+    assert len(shares) == 2  # groups
+    assert all(float(share) == pytest.approx(0.5 * 0.55 + 0.45) for share in shares)
+
+
+def test_training_writes_a_line_for_every_clip_and_starts_where_it_fails(tmp_path: Path) -> None:
+    folder = train(tmp_path / "run", "mlp")
+    table = json.loads((folder / "evaluation.json").read_text())
+    last = [row for row in metric_rows(folder) if "eval/success_rate" in row][-1]
+    assert table["step"] == last["step"] == 12 * 256
+    assert [line["clip"] for line in table["rows"]] == ["flight", "stand"]
+    flight, stand = table["rows"]
+    assert (flight["success_rate"], stand["success_rate"]) == (0.0, 1.0)
+    assert flight["share"] > 0.9
+    assert flight["share"] + stand["share"] == pytest.approx(1.0)
+    assert last["eval/success_rate"] == pytest.approx(0.5)
+    assert last["eval/mpjpe"] == pytest.approx((flight["mpjpe"] + stand["mpjpe"]) / 2)
+    assert last["eval/mpjpe_succeeded"] == pytest.approx(stand["mpjpe"])
+    measures = ("success_strict", "mpjpe_local", "mpjpe_aligned", "velocity_error", "acceleration_error")
+    for name in measures:
+        assert math.isfinite(last[f"eval/{name}"])
+    assert last["eval/episodes"] == 2
+    assert not any(name in last for name in ("eval/clip", "eval/weight", "eval/ended"))
+
+
+def test_ppo_learns_to_follow_a_walk_for_longer(tmp_path: Path) -> None:
+    shipped = shipped_folder() / "stroll.npz"
+    if not shipped.is_file():
+        pytest.skip("the clip stroll does not come with this installation")
+    without = evaluate(_Still(), make([load_clip(shipped)], evaluation=True), 0, 0, True)  # type: ignore[arg-type]
+    before = without.summary()["mean_length"]
+    settings: Settings = {
+        "env.clips": str(shipped), "env.num_envs": 64, "policy.hidden": (128, 64), "ppo.learning_rate": 1e-3,
+        "loop.total_steps": 30_720, "eval.every": 15_360, "torch_threads": 1, "log.report": False,
+    }  # fmt: skip
+    folder = ludus.train("humanoid-mimic", tmp_path / "run", (), Console("quiet"), overrides=settings)
+    lengths = [row["eval/mean_length"] for row in metric_rows(folder) if "eval/mean_length" in row]
+    assert lengths[-1] > 1.35 * before

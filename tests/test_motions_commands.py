@@ -1,0 +1,258 @@
+"""What is found wrong with clips, how clips are found by name, and the command `ludus motions`."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ludus.envs.humanoid.catalogue as catalogue
+from ludus.envs.humanoid.body import JOINTS
+from ludus.envs.humanoid.catalogue import find_clips, known_clips
+from ludus.envs.humanoid.checks import check_motion
+from ludus.envs.humanoid.clip import Clip, load_clip, save_clip
+from ludus.envs.humanoid.commands import motions
+from ludus.envs.humanoid.importing.floor import put_on_floor
+from ludus.errors import ConfigError, DataError
+from motion_files import CMU_SKELETON, SHARED, needs_shared, write_bvh
+
+FRAMES = 121
+WALK = "humanoid3d_walk"
+
+
+def standing(**changes: object) -> Clip:
+    """On its feet, arms hanging, breathing a little."""
+    joints = np.zeros((FRAMES, 28))
+    joints[:, JOINTS.index("right_shoulder_x")], joints[:, JOINTS.index("left_shoulder_x")] = 1.4, -1.4
+    joints[:, JOINTS.index("abdomen_y")] = 0.05 * np.sin(np.linspace(0, 2 * np.pi, FRAMES))
+    root, quat = np.tile([0.0, 0.0, 0.9], (FRAMES, 1)), np.tile([1.0, 0, 0, 0], (FRAMES, 1))
+    clip = put_on_floor(Clip("stand", 60.0, root, quat, joints, loop=True))
+    return replace(replace(clip, height_fix=0.0), **changes)  # type: ignore[arg-type]
+
+
+def bent(joint: str, angles: np.ndarray | float) -> Clip:
+    clip = standing(loop=False)
+    clip.joint_pos[:, JOINTS.index(joint)] = angles
+    return clip
+
+
+def moved(heights: np.ndarray | float) -> Clip:
+    clip = standing(loop=False)
+    clip.root_pos[:, 2] += heights
+    return clip
+
+
+def levels(clip: Clip) -> dict[str, str]:
+    return {finding.what: finding.level for finding in check_motion(clip) if finding.level != "ok"}
+
+
+def test_a_clean_clip_is_fine() -> None:
+    assert not levels(standing())
+    assert len(check_motion(standing())) >= 5
+
+
+def dip() -> np.ndarray:
+    return np.where(np.arange(FRAMES) % 40 < 5, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("clip", "told", "level"),
+    [
+        (bent("right_knee", 3.1), "right_knee goes 11° beyond its limit, in 100%", "warning"),
+        (bent("left_knee", -1.2), "beyond its limit", "error"),
+        (bent("left_shoulder_y", 1.45), "left_shoulder_y reaches 83°", "warning"),
+        (bent("neck_z", dip()), "neck_z at 0.07 s turns with 60 rad/s", "warning"),
+        (bent("neck_z", 2.5 * dip()), "jumps by 143°", "error"),
+        (moved(-0.03), "3.0 cm under the floor", "warning"),
+        (moved(-0.2), "under the floor, in 100% of the frames", "error"),
+        (moved(0.2), "never touches the floor", "error"),
+        (moved(np.where(np.arange(FRAMES) > 60, 0.1, 0.0)), "hangs above the floor for 1.00 s", "warning"),
+        (standing(height_fix=0.12), "moved it by up to +12.0 cm", "warning"),
+        (standing(fps=500.0), "500 frames a second", "warning"),
+        (standing(fps=300.0), "lasts 0.40 s", "warning"),
+    ],
+)
+def test_what_is_wrong_is_told(clip: Clip, told: str, level: str) -> None:
+    found = levels(clip)
+    matching = [what for what in found if told in what]
+    assert matching, found
+    assert found[matching[0]] == level
+
+
+def test_a_jump_is_no_hanging() -> None:
+    t = np.arange(FRAMES) / 60
+    flight = np.where((t > 0.5) & (t < 1.1), 0.5 * 9.81 * (t - 0.5) * (1.1 - t), 0.0)
+    assert not [what for what in levels(moved(flight)) if "hangs" in what]
+
+
+def test_a_sliding_foot_and_a_fast_root() -> None:
+    clip = standing(loop=False)
+    clip.root_pos[:, 0] = np.arange(FRAMES) / 60
+    assert any("slides over the floor with 1.00 m/s" in what for what in levels(clip))
+    clip.root_pos[:, 0] *= 20
+    assert any("up to 20.0 m/s" in what for what in levels(clip))
+
+
+def test_a_seam_that_does_not_close() -> None:
+    clip = standing()
+    clip.joint_pos[:, JOINTS.index("right_knee")] = np.linspace(0, 1, FRAMES)
+    found = levels(clip)
+    assert any("right_knee by 57°" in what and level == "error" for what, level in found.items())
+    clip = standing()
+    clip.joint_pos[:, JOINTS.index("left_shoulder_x")] = np.linspace(0, 2 * np.pi, FRAMES)
+    assert any("left_shoulder_x gains a whole turn" in what for what in levels(clip))
+
+
+def test_held_poses_are_told() -> None:
+    clip = bent("right_knee", np.repeat(np.linspace(0, 1, 61), 2)[:FRAMES])
+    clip.joint_pos[:, JOINTS.index("abdomen_y")] = 0
+    assert any("equal the one before" in what for what in levels(clip))
+
+
+# Names ----------------------------------------------------------------------------------------------
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in; one clip is shipped, called stand."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(catalogue, "shipped_folder", lambda: tmp_path / "shipped")
+    save_clip(standing(source="us", licence="MIT"), tmp_path / "shipped" / "stand.npz")
+    return tmp_path
+
+
+def test_clips_are_found_by_name_file_and_folder(here: Path) -> None:
+    save_clip(replace(standing(), name="mine"), here / "motions" / "mine.npz")
+    save_clip(replace(standing(), name="stand"), here / "motions" / "stand.npz")
+    squat(here / "other" / "a.bvh")
+    (here / "other" / "LICENSE.txt").write_text("free")
+    assert [clip.name for clip in find_clips("all")] == ["stand"]
+    assert find_clips("stand")[0].source == "us"  # shipped ones go first
+    assert [clip.name for clip in find_clips("mine, stand,mine")] == ["mine", "stand"]
+    assert [clip.name for clip in find_clips(f"{here / 'other'},motions/mine.npz")] == ["a", "mine"]
+    assert list(known_clips()) == ["mine", "stand"]
+
+
+def test_clips_of_the_same_name_get_numbers_and_no_file_is_read_twice(here: Path) -> None:
+    for name in ("a/walk", "b/walk", "c/walk-2"):
+        save_clip(standing(), here / f"{name}.npz")
+    assert [clip.name for clip in find_clips("a,b,c,a/walk.npz")] == ["walk", "walk-2", "walk-2-2"]
+    assert [clip.name for clip in find_clips(f"a/walk.npz,{here / 'a'}")] == ["walk"]
+
+
+def test_names_that_are_not_there(here: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no clip 'stnd'.*Did you mean 'stand'\? There are: stand\."):
+        find_clips("stnd")
+    with pytest.raises(ConfigError, match="Say which clips"):
+        find_clips(" ")
+    (here / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no clips"):
+        find_clips("empty")
+    with pytest.raises(ConfigError, match=r"Did you mean 'stand\.npz'\?"):
+        find_clips("shipped/stan.npz")
+    (here / "shipped" / "stand.npz").unlink()
+    with pytest.raises(ConfigError, match="No clips come with"):
+        find_clips("all")
+
+
+# Commands -------------------------------------------------------------------------------------------
+def squat(path: Path) -> Path:
+    bends = 30 - 30 * np.cos(np.linspace(0, 2 * np.pi, 61))
+    frames = [
+        {"root": (0, 15, 0), "LeftLeg": (0, 0, a), "RightLeg": (0, 0, a), "LeftUpLeg": (0, 0, -a / 2),
+         "RightUpLeg": (0, 0, -a / 2)}
+        for a in bends
+    ]  # fmt: skip
+    path.parent.mkdir(exist_ok=True)
+    return write_bvh(path, CMU_SKELETON, frames, 30)
+
+
+def test_import_writes_clips_that_check_and_list_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    squat(here / "squat.bvh")
+    motions(["import", "squat.bvh", "--loop", "--licence", "CC0", "--source", "a test"])
+    assert capsys.readouterr().out.startswith("motions/squat.npz: 2.00 s, 60 fps, loop")
+    clip = load_clip(here / "motions" / "squat.npz")
+    assert (clip.loop, clip.licence, clip.source) == (True, "CC0", "a test")
+    motions(["list"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["name", "seconds", "fps", "loop", "source", "licence"]
+    assert [line.split()[0] for line in lines[1:]] == ["squat", "stand"]
+    with pytest.raises(SystemExit) as end:
+        motions(["check", "squat", "squat.bvh", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    assert list(told) == ["motions/squat.npz", "squat.bvh"]
+    assert {"level", "what", "fix"} == set(told["squat.bvh"][0])
+    assert end.value.code == 0
+
+
+def test_import_goes_on_after_a_broken_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    squat(here / "sources" / "good.bvh")
+    (here / "sources" / "bad.bvh").write_text("nonsense")
+    with pytest.raises(DataError, match="1 of 2 files"):
+        motions(["import", "sources", "--out", "clips", "--no-loop"])
+    assert "HIERARCHY" in capsys.readouterr().err
+    assert not load_clip(here / "clips" / "good.npz").loop
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["chek", "x"], "Did you mean 'check'?"),
+        (["check"], "ludus motions check FILE"),
+        (["import", "nowhere.bvh"], "There is no clip 'nowhere.bvh'"),
+        (["import", "stand"], "is a clip already"),
+        (["import", "sources", "--name", "x"], "--name is for one source"),
+        (["import", "sources", "other"], "Two sources are called good"),
+        (["import", "sources/fine.bvh", "third/humanoid3d_fine.bvh"], "Two sources are called fine"),
+        (["import", "sources/good.bvh", "--fps", "0"], "from 1 to 1000"),
+        (["view", "nothing"], "There is no clip 'nothing'"),
+    ],
+)
+def test_mistakes_are_told(here: Path, arguments: list[str], told: str) -> None:
+    for path in ("sources/good.bvh", "sources/fine.bvh", "other/good.bvh", "third/humanoid3d_fine.bvh"):
+        squat(here / path)
+    with pytest.raises((ConfigError, DataError)) as error:
+        motions(arguments)
+    assert told in str(error.value)
+
+
+def test_a_broken_clip_is_a_finding(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "broken.npz").write_bytes(b"PK")
+    with pytest.raises(SystemExit) as end:
+        motions(["check", "broken.npz", "stand"])
+    assert end.value.code == 1
+    assert "error    broken.npz is not a clip of motion" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", [[], ["import"], ["check"], ["list"], ["view"]])
+def test_everything_has_help(here: Path, verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        motions([*verb, "--help"])
+    assert end.value.code == 0
+    assert "ludus motions" in capsys.readouterr().out
+
+
+def test_the_command_line_knows_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ludus.cli", "motions", "lst"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == "ludus: There is no command 'motions lst'. Did you mean 'list'? There are: " + (
+        "import, check, list, view.\n"
+    )
+
+
+@needs_shared
+def test_a_source_is_found_and_checked_on_the_fly(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = SHARED / "deepmimic" / f"{WALK}.txt"
+    (clip,) = find_clips(str(path))
+    assert clip.name == "walk"  # without the name of the body
+    assert not levels(clip)
+    with pytest.raises(SystemExit):
+        motions(["check", str(SHARED / "deepmimic" / "humanoid3d_dance_a.txt")])
+    assert "right_shoulder_y reaches 80°" in capsys.readouterr().out

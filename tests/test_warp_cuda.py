@@ -1,0 +1,181 @@
+"""MuJoCo Warp on a CUDA GPU: recorded as a graph of torch's it does what it does call by call.
+
+`python tests/test_warp_cuda.py [part of a name]` runs the same tests where there is no pytest.
+"""
+
+import sys
+import time
+from importlib.resources import files
+
+import mujoco
+import torch
+from torch import Tensor
+
+from ludus.config import apply_overrides, make_schedule
+from ludus.envs import KukaConfig, make_vec_env
+from ludus.envs.sim_task import SimTask
+from ludus.graphs import Graphed
+from ludus.policies.making import make_actor_critic
+from ludus.presets import find_preset
+from ludus.training.collector import Collector
+
+try:
+    import pytest
+except ImportError:
+    pytest = None  # type: ignore[assignment]
+else:
+    pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+    pytest.importorskip("mujoco_warp", reason="MuJoCo Warp is not installed: pip install 'ludus[gpu]'")
+
+DEVICE = torch.device("cuda")
+SIMS = 64
+
+
+def body() -> mujoco.MjModel:
+    return mujoco.MjModel.from_xml_path(str(files("ludus") / "envs" / "humanoid" / "body.xml"))
+
+
+def kuka(max_steps: int = 100, num_envs: int = SIMS) -> SimTask:
+    env = make_vec_env(KukaConfig(max_steps=max_steps, simulator="warp"), num_envs, device=DEVICE)
+    assert isinstance(env, SimTask)
+    return env
+
+
+def test_a_recorded_step_is_one_made_call_by_call() -> None:
+    from ludus.envs.warp_sim import WarpSimulator
+
+    results: list[Tensor] = []
+    for enabled in (True, False):
+        sim = WarpSimulator(body(), SIMS, 2, DEVICE, "positions")
+        sim.field("qpos")[:, 2] += torch.linspace(0.0, 0.5, SIMS, device=DEVICE)
+        diverged = torch.zeros(SIMS, dtype=torch.bool, device=DEVICE)
+
+        def work(sim: WarpSimulator = sim, diverged: Tensor = diverged) -> None:
+            sim.begin_step()
+            diverged.logical_or_(sim.end_step())
+
+        step = Graphed(work, DEVICE, enabled)
+        for _ in range(12):
+            step()
+        assert not diverged.any()
+        assert step._graph is not None or not enabled
+        results.append(torch.cat([sim.field("qpos"), sim.field("xpos").flatten(1)], dim=1).clone())
+        assert sum(sim.overflows().values()) == 0
+    # The order of additions is not fixed on a GPU, and contacts multiply the difference.
+    assert (results[0] - results[1]).abs().max() < 1e-3
+
+
+def test_the_gpu_simulates_as_the_threads_do() -> None:
+    from ludus.envs.sim import CpuSimulator
+    from ludus.envs.warp_sim import WarpSimulator
+
+    model = body()
+    model.opt.iterations, model.opt.ls_iterations = 20, 50
+    model.opt.cone = mujoco.mjtCone.mjCONE_ELLIPTIC  # see tests/test_warp.py
+    sim, other = WarpSimulator(model, SIMS, 2, DEVICE, "positions"), CpuSimulator(model, SIMS, 2, threads=4)
+    for _ in range(10):
+        control = 0.2 * torch.rand((SIMS, model.nu), dtype=torch.float64) - 0.1
+        for each in (sim, other):
+            each.field("ctrl").copy_(control)
+            each.begin_step()
+            each.end_step()
+    for name in ("qpos", "xpos"):
+        assert (sim.field(name).cpu().double() - other.field(name)).abs().max() < 1e-3, name
+    other.close()
+
+
+def test_replays_restart_ended_rows_alone_and_from_fresh_random_numbers() -> None:
+    env = kuka(max_steps=5)
+    env.reset(0)
+    env.elapsed.copy_(torch.arange(SIMS, device=DEVICE) % 5)  # a fifth of the rows ends at every step
+    action = torch.zeros((SIMS, 4), device=DEVICE)
+    done = torch.zeros(SIMS, dtype=torch.bool, device=DEVICE)
+
+    def work() -> None:
+        env.begin_step(action)
+        done.copy_(env.end_step().done)
+
+    step = Graphed(work, DEVICE, generators=env.generators)
+    goals: list[Tensor] = []
+    for _ in range(20):
+        before = env.memory["goal"].clone()
+        step()
+        changed = (env.memory["goal"] != before).any(dim=1)
+        assert torch.equal(changed, done)  # no two places are the same
+        assert (env.elapsed[done] == 0).all()
+        goals.append(env.memory["goal"][done].clone())
+    found = torch.cat(goals)
+    assert len(found) >= 20 * (SIMS // 5)
+    assert len(found.unique(dim=0)) == len(found)
+
+
+def collect(cuda_graphs: bool, rollouts: int) -> list[dict[str, Tensor]]:
+    """What was recorded of some rollouts, each [horizon, segments, ...]."""
+    changes = {"env.num_envs": SIMS, "env.max_steps": 30, "env.simulator": "warp", "groups": 1, "ppo.horizon": 16}
+    config = apply_overrides(find_preset("kuka-pick-place").config, changes)
+    env = make_vec_env(config.env, SIMS, device=DEVICE)
+    policy = make_actor_critic(env, config.policy, seed=2).to(DEVICE)
+    schedule = make_schedule(config, SIMS)
+    collector = Collector([env], policy, schedule, 0.99, seed=1, cuda_graphs=cuda_graphs)
+    recorded = []
+    for update in range(rollouts):
+        segments = collector.collect(update)
+        recorded.append({name: getattr(segments, name).clone() for name in ("obs", "reward", "done")})
+    metrics = collector.episode_metrics()
+    assert metrics["rollout/contact_overflow"] == metrics["rollout/constraint_overflow"] == 0
+    collector.close()
+    return recorded
+
+
+def test_a_rollout_with_graphs_is_one_without() -> None:
+    """The first is equal but for rounding; then contacts tell them apart, and only the statistics are the same."""
+    graphs, calls = collect(True, 4), collect(False, 4)
+    for one, other in zip(graphs, calls, strict=True):
+        assert torch.isfinite(one["obs"]).all()
+        assert (one["obs"].mean(dim=(0, 1)) - other["obs"].mean(dim=(0, 1))).abs().max() < 0.2
+        assert abs(float(one["reward"].mean() - other["reward"].mean())) < 0.5
+        assert abs(float(one["done"].float().mean() - other["done"].float().mean())) < 0.02
+    assert (
+        graphs[0]["obs"][:3] - calls[0]["obs"][:3]
+    ).abs().max() < 1e-2  # before any graph is recorded, and in it
+
+
+def test_speed() -> None:
+    """Not a test of anything: what to look at beside benchmarks/gpu.py."""
+    env = kuka(num_envs=4096)
+    env.reset(0)
+    action = torch.zeros((4096, 4), device=DEVICE)
+
+    def work() -> None:
+        env.begin_step(action)
+        env.end_step()
+
+    step = Graphed(work, DEVICE, generators=env.generators)
+    for _ in range(4):
+        step()
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(20):
+        step()
+    torch.cuda.synchronize()
+    seconds = (time.perf_counter() - started) / 20
+    print(f"KUKA, 4096 simulations: {1e3 * seconds:.1f} ms a step, {4096 / seconds:,.0f} steps/s")
+
+
+def main(part: str) -> int:
+    failed = 0
+    for name, test in list(globals().items()):
+        if name.startswith("test_") and part in name:
+            started = time.perf_counter()
+            try:
+                test()
+            except Exception as error:  # noqa: BLE001 (all of them are to be run)
+                failed += 1
+                print(f"FAILED {name}: {type(error).__name__}: {error}", flush=True)
+            else:
+                print(f"ok     {name} ({time.perf_counter() - started:.1f} s)", flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else ""))
