@@ -32,10 +32,15 @@ lint: install  ## ruff (lint, format) and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint  ## lint, types and the tests (under 20 minutes on two cores)
+# MuJoCo Warp runs on a CPU as well, slowly: enough to hold it against MuJoCo.
+$(VENV)/.warp: $(VENV)/.installed
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[gpu]'
+	@touch $@
+
+test: lint $(VENV)/.warp  ## lint, types and the tests (under 20 minutes on two cores)
 	$(BIN)/python -m pytest
 
-test-all: lint  ## the slow tests too
+test-all: lint $(VENV)/.warp  ## the slow tests too
 	$(BIN)/python -m pytest -m ''
 
 bench: install  ## speed beside Stable-Baselines3; see benchmarks/README.md for the others

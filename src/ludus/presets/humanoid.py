@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from ludus.algorithms.adversary import AdversaryConfig
 from ludus.algorithms.ppo import PPOConfig
 from ludus.config import EvalConfig, LoopConfig, TrainConfig
 from ludus.envs.humanoid.config import HumanoidConfig
@@ -13,40 +14,65 @@ _MIMIC = TrainConfig(
     env=HumanoidConfig(num_envs=128),
     policy=PolicyConfig(hidden=(320, 160), activation="elu", initial_std=0.24, learn_std=False),
     ppo=PPOConfig(
-        horizon=16,
-        minibatches=4,
-        update_epochs=4,
+        horizon=32,
+        minibatches=8,
+        update_epochs=8,
         learning_rate=3e-4,
         learning_rate_final=3e-5,
         gamma=0.96,
         bound_coef=1.0,
         target_kl=0.025,
         kl_control="adapt",
+        std_final=0.12,  # what is left of the errors at the end is mostly the noise of exploring
         max_grad_norm=1.0,
     ),
     loop=LoopConfig(total_steps=1_000_000),
     eval=EvalConfig(every=100_000, stochastic=False),
 )
 
+# Many clips want to look farther ahead: flips and jumps begin alike.
 _LARGE = dataclasses.replace(
     _MIMIC,
     device="cuda",
     precision="tf32",
     groups=1,
-    env=HumanoidConfig(num_envs=8_192),
+    env=HumanoidConfig(num_envs=4_096, future=(1, 5, 15)),
     policy=dataclasses.replace(_MIMIC.policy, hidden=(1024, 512)),
     ppo=dataclasses.replace(
         _MIMIC.ppo,
         horizon=16,
         minibatches=8,
+        update_epochs=5,
+        learning_rate_final=1e-5,
         gamma=0.97,
-        target_kl=0.02,
+        target_kl=0.016,
+        std_final=0.1,
     ),
-    loop=LoopConfig(total_steps=500_000_000, iterations=20),
+    loop=LoopConfig(total_steps=400_000_000, iterations=40),
     eval=EvalConfig(every=25_000_000, stochastic=False),
+)
+
+# No pose is followed: the discriminator alone says what walking looks like, the task how fast.
+_AMP = dataclasses.replace(
+    _MIMIC,
+    env=HumanoidConfig(
+        num_envs=128,
+        clips="stroll",
+        goal="speed",
+        speed=(1.0, 1.4),
+        actions="absolute",
+        action_scale=1.0,
+        discriminate="motion",
+    ),
+    policy=dataclasses.replace(_MIMIC.policy, initial_std=0.12),
+    ppo=dataclasses.replace(_MIMIC.ppo, gamma=0.97, std_final=0.06),
+    adversary=AdversaryConfig(batches=8),
+    loop=LoopConfig(total_steps=3_000_000),
+    eval=EvalConfig(every=300_000, episodes=64, stochastic=False),
 )
 
 PRESETS = [
     Preset("humanoid-mimic", "A humanoid imitates clips of motion, pose by pose (PPO).", _MIMIC),
-    Preset("humanoid-mimic-large", "The same with 8,192 humanoids on a GPU, for many clips.", _LARGE),
+    Preset("humanoid-mimic-large", "The same with 4,096 humanoids on a GPU, for many clips.", _LARGE),
+    Preset("humanoid-amp", "A humanoid learns to move like a clip, at a given speed (PPO and AMP).", _AMP),
 ]

@@ -8,7 +8,7 @@ from torch import Tensor
 from ludus.envs.humanoid.body import BODIES, JOINTS
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.motions import MotionLibrary, Reference, reference_of
-from ludus.envs.humanoid.rotations import conjugate, multiply, rotate, rotation_vector, two_axes
+from ludus.envs.humanoid.rotations import conjugate, heading, multiply, rotate, rotation_vector, two_axes
 from ludus.envs.humanoid.task import DT, HumanoidTask
 from ludus.envs.humanoid.tracking import MEAN_DISTANCE, TrackingMeasures, clip_table
 from ludus.envs.sim import Simulator
@@ -116,11 +116,16 @@ class MimicTask(HumanoidTask):
         return self._measures.results(lost) | labels
 
     def _remember_error(self, reference: Reference, qpos: Tensor, qvel: Tensor, bodies: Tensor) -> None:
-        """What a differential discriminator sees: all of it is zero where the reference is met."""
+        """What a differential discriminator sees: all of it is zero where the reference is met.
+
+        As the reference sees it, so that it is the same whichever way that faces.
+        """
+        back = conjugate(heading(reference.qpos[:, 3:7]))
         turn = rotation_vector(multiply(conjugate(reference.qpos[:, 3:7]), qpos[:, 3:7]))
         joints = qpos[:, 7:] - reference.qpos[:, 7:], 0.1 * (qvel[:, 6:] - reference.qvel[:, 6:])
-        parts = [(bodies - reference.body_pos).flatten(1), turn, *joints, qvel[:, :3] - reference.qvel[:, :3]]
-        self._remember_motion(torch.cat(parts, dim=1))
+        offset = rotate(back[:, None], bodies - reference.body_pos)
+        velocity = rotate(back, qvel[:, :3] - reference.qvel[:, :3])
+        self._remember_motion(torch.cat([offset.flatten(1), turn, *joints, velocity], dim=1))
 
     # Evaluation ---------------------------------------------------------------------------------
     def adapt(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> bool:

@@ -1,0 +1,185 @@
+"""Does the humanoid learn to imitate, and how fast is it on a GPU?
+
+    python benchmarks/humanoid.py walk --clip FILE             one clip on two cores, three seeds
+    python benchmarks/humanoid.py shipped                      every clip that comes with Ludus, one seed
+    python benchmarks/humanoid.py resampling                   starts drawn to what fails, against even starts
+    python benchmarks/humanoid.py amp --device cuda            AMP with and without the gradient penalty
+    python benchmarks/humanoid.py speed --device cuda          trained steps a second, and the physics alone
+    python benchmarks/humanoid.py clips --clip FOLDER          one policy for all clips, on a GPU
+
+Every training is `ludus train`; other flags (`-- --total-steps 500000`) are passed on to it.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+PHASES = "38"  # starts of a looping clip: every 1/30 s of a walk
+HARD = ("stroll", "jog")  # of the shipped clips
+
+
+def train(folder: Path, preset: str, *flags: str) -> tuple[list[dict[str, Any]], float]:
+    """The rows of a training's metrics, and the seconds it took."""
+    command = [sys.executable, "-m", "ludus.cli", "train", preset, "--run-dir", str(folder), "--log.no-report"]
+    started = time.perf_counter()
+    done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{preset} {' '.join(flags)}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines], time.perf_counter() - started
+
+
+def evaluations(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if "eval/mean_reward" in row]
+
+
+def verdict(good: bool) -> str:
+    return "ok" if good else "MISSED"
+
+
+def told(name: str, rows: list[dict[str, Any]], seconds: float) -> bool:
+    """Print how a training on one clip ended; whether it met the bars of a clip."""
+    last = evaluations(rows)[-1]
+    rate, error = last["eval/success_rate"], last["eval/mpjpe"]
+    good = rate >= 0.95 and error <= 60 and seconds <= 480
+    curve = " ".join(f"{100 * row['eval/success_rate']:.0f}" for row in evaluations(rows))
+    print(f"{name:14} {100 * rate:5.1f} %, MPJPE {error:4.0f} mm, {seconds:4.0f} s  {verdict(good)}   ({curve} %)")
+    return good
+
+
+def walk(arguments: argparse.Namespace, folder: Path) -> bool:
+    """Bars: 95 % of the starts followed for 10 s and 60 mm, within 1,000,000 steps and 8 minutes, every seed."""
+    flags = ("--clip", arguments.clip, "--env.eval-starts", PHASES, *arguments.rest)
+    results = []
+    for seed in range(arguments.seeds):
+        rows, seconds = train(folder / f"walk-{seed}", "humanoid-mimic", "--seed", str(seed), *flags)
+        results.append(told(f"seed {seed}", rows, seconds))
+    return all(results)
+
+
+def shipped(arguments: argparse.Namespace, folder: Path) -> bool:
+    """The same bars for every shipped clip."""
+    from ludus.envs.humanoid.catalogue import find_clips
+
+    names = arguments.clip.split(",") if arguments.clip else [clip.name for clip in find_clips("all")]
+
+    def one(name: str) -> bool:
+        flags = ("--clip", name, "--env.eval-starts", PHASES, *arguments.rest)
+        return told(name, *train(folder / name, "humanoid-mimic", *flags))
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        return all(list(pool.map(one, names)))
+
+
+def resampling(arguments: argparse.Namespace, folder: Path) -> bool:
+    """Two hard clips among easy ones. Bars: their share rises, no share falls under floor / clips, and they are
+    followed better than with even starts at equal samples.
+    """
+    outcome = {}
+    for name, flag in (("resampled", "--env.resample"), ("even", "--env.no-resample")):
+        run = folder / name
+        train(run, "humanoid-mimic", flag, "--eval.every", "50000", *arguments.rest)
+        rows = {row["clip"]: row for row in json.loads((run / "evaluation.json").read_text())["rows"]}
+        outcome[name] = [rows[clip] for clip in HARD]
+        shares = {clip: row["share"] for clip, row in rows.items()}
+        print(f"{name}: shares {', '.join(f'{clip} {share:.3f}' for clip, share in shares.items())}")
+        for row in outcome[name]:
+            print(f"  {row['clip']}: success {row['success_rate']:.2f}, MPJPE {row['mpjpe']:.0f} mm")
+        if name == "resampled":
+            floor_holds = min(shares.values()) >= 0.1 / len(shares) - 1e-9
+    better, worse = (sum(row["success_rate"] for row in outcome[name]) for name in ("resampled", "even"))
+    print(f"no share under the floor {verdict(floor_holds)}; hard clips followed better {verdict(better > worse)}")
+    return floor_holds and better > worse
+
+
+def amp(arguments: argparse.Namespace, folder: Path) -> bool:
+    """A walk learned from a discriminator and a speed alone; worse without the gradient penalty."""
+    errors = {}
+    for name, penalty in (("with", "5"), ("without", "0")):
+        flags = ("--adversary.gradient-penalty", penalty, "--device", arguments.device, *arguments.rest)
+        rows, seconds = train(folder / name, "humanoid-amp", *flags)
+        last = {key: value for row in rows for key, value in row.items()}  # the newest of every metric
+        errors[name] = last["eval/pose_error"]
+        right = [100 * last[f"adversary/accuracy_{side}"] for side in ("demo", "policy")]
+        print(
+            f"{name} penalty: stays up {100 * last['eval/success_rate']:.0f} %, nearest pose "
+            f"{last['eval/pose_error']:.0f} mm, speed error {last['eval/speed_error']:.2f} m/s; discriminator "
+            f"right on {right[0]:.0f} % of the clip and {right[1]:.0f} % of the policy; {seconds:.0f} s"
+        )
+    good = errors["with"] < errors["without"]
+    print(f"nearer to the clip with the penalty {verdict(good)}")
+    return good
+
+
+def speed(arguments: argparse.Namespace, folder: Path) -> bool:
+    """Bar: 500,000 trained control steps a second; beside it what the physics alone would allow."""
+    envs = 16_384
+    flags = ("--env.num-envs", str(envs), "--total-steps", "60000000", "--eval.every", "60000000")
+    rows, _ = train(folder / "speed", "humanoid-mimic-large", *flags, *arguments.rest)
+    rates = sorted(row["time/fps"] for row in rows if "time/fps" in row)
+    trained, ceiling = rates[len(rates) // 2], _physics_rate(envs, arguments.device)
+    good = trained >= 500_000
+    share = f"{100 * trained / ceiling:.0f} % of the {ceiling:,.0f} that the physics alone makes"
+    print(f"{trained:,.0f} trained steps/s ({envs:,} humanoids), {share}  {verdict(good)}")
+    return good
+
+
+def _physics_rate(envs: int, device: str) -> float:
+    import torch
+
+    from ludus.envs import HumanoidConfig, make_vec_env
+    from ludus.envs.sim_task import SimTask
+    from ludus.graphs import Graphed
+
+    env = make_vec_env(HumanoidConfig(simulator="warp"), envs, device=device)
+    assert isinstance(env, SimTask)
+    env.reset(0)
+    step = Graphed(env.sim.begin_step, torch.device(device))
+    for _ in range(5):
+        step()
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(100):
+        step()
+    torch.cuda.synchronize()
+    return envs * 100 / (time.perf_counter() - started)
+
+
+def clips(arguments: argparse.Namespace, folder: Path) -> bool:
+    """Bars: 95 % success by the mean-body rule, 45 mm over those that succeed, 25 minutes."""
+    rows, seconds = train(folder / "clips", "humanoid-mimic-large", "--clip", arguments.clip, *arguments.rest)
+    last = evaluations(rows)[-1]
+    rate, error = last["eval/success_rate"], last["eval/mpjpe_succeeded"]
+    good = rate >= 0.95 and error <= 45 and seconds <= 1500
+    print(f"{100 * rate:.1f} %, MPJPE of the succeeded {error:.0f} mm, {seconds:.0f} s  {verdict(good)}")
+    return good
+
+
+CASES = {f.__name__: f for f in (walk, shipped, resampling, amp, speed, clips)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("case", choices=CASES)
+    parser.add_argument("--clip", default="", help="what to imitate, where the case asks for it")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time (shipped)")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--folder", type=Path, help="keep the runs here")
+    parser.add_argument("rest", nargs="*", help="flags for every training, after --")
+    arguments = parser.parse_args()
+    if arguments.case in ("walk", "clips") and not arguments.clip:
+        parser.error(f"{arguments.case} needs --clip")
+    with tempfile.TemporaryDirectory() as temporary:
+        good = CASES[arguments.case](arguments, arguments.folder or Path(temporary))
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
