@@ -11,9 +11,9 @@ from ludus.envs.humanoid.authoring import clips_folder
 from ludus.envs.humanoid.body import JOINTS, load_body
 from ludus.envs.humanoid.clip import Clip, load_clip
 from ludus.envs.humanoid.ghost import GHOST_COLOUR, ghost_model, ghost_qpos
-from ludus.envs.humanoid.viewing import qpos_at, view_clips
 from ludus.errors import LudusError
 from ludus.logging.replay import Replay, replay_html
+from ludus.motion_viewing import qpos_at, view_clips
 
 
 def _clip(name: str) -> Clip:

@@ -29,7 +29,7 @@ from ludus.envs.humanoid.task import DT, FRAME_SIZE, SUBSTEPS, HumanoidTask
 from ludus.envs.humanoid.tracking import TrackingMeasures, procrustes_distance
 from ludus.envs.sim import CpuSimulator
 from ludus.envs.vec import Step
-from ludus.errors import ConfigError
+from ludus.errors import CheckpointError, ConfigError
 from ludus.logging.console import Console
 from ludus.presets import find_preset
 from ludus.training.checkpoint import newest_intact
@@ -270,7 +270,10 @@ def test_reward_equals_the_slow_formula_on_random_states() -> None:
     assert score.terminated.tolist() == lost.tolist()
     assert score.metrics["success"].tolist() == (~lost).tolist()
     assert env.motion is not None
-    np.testing.assert_allclose(env.motion[:, :45], (bodies - ahead.body_pos.numpy()).reshape(16, -1), atol=1e-5)
+    for row in range(16):  # the bodies' offsets, as the reference sees them
+        quat = ahead.qpos[row, 3:7].numpy()
+        offset = (bodies[row] - ahead.body_pos[row].numpy()) @ Rotation.from_euler("z", yaw_of(quat)).as_matrix()
+        np.testing.assert_allclose(env.motion[row, :45], offset.ravel(), atol=1e-5)
     assert float(env.motion.abs().max()) < 5
 
 
@@ -427,7 +430,6 @@ def test_measures_equal_slow_versions_on_a_recorded_rollout() -> None:
 
 def test_strict_success_needs_every_body_within_a_quarter_of_a_metre_all_the_time() -> None:
     measures = TrackingMeasures(3, DT, torch.device("cpu"))
-    measures.begin(slice(None))
     bodies = torch.zeros(3, len(BODIES), 3)
     bodies[:, HAND, 1] = torch.tensor([0.249, 0.251, 0.1])
     measures.add(bodies, torch.zeros_like(bodies))
@@ -435,8 +437,24 @@ def test_strict_success_needs_every_body_within_a_quarter_of_a_metre_all_the_tim
     told = measures.results(torch.tensor([False, False, True]))
     assert told["success"].tolist() == [1, 1, 0]
     assert told["success_strict"].tolist() == [1, 0, 0]
-    measures.begin(torch.tensor([1]))
+    measures.begin(torch.tensor([False, True, False]))
     assert measures.results(torch.zeros(3, dtype=torch.bool))["success_strict"].tolist() == [1, 1, 1]
+
+
+def test_a_restart_of_one_row_keeps_what_the_others_have_measured() -> None:
+    """On a GPU all rows are asked how they begin, and the answer counts where an episode ended."""
+    env = make([walk_clip()], evaluation=True, eval_starts=3, max_steps=30)
+    env.reset(0)
+    for action in random_actions(env, 5, 0.3):
+        env.step(action)
+    assert env._measures is not None
+    before = env._measures.results(torch.zeros(3, dtype=torch.bool))
+    env._restart_where(torch.tensor([False, True, False]))
+    after = env._measures.results(torch.zeros(3, dtype=torch.bool))
+    for name in ("mpjpe", "acceleration_error"):
+        assert float(after[name][1]) == 0
+        assert float(before[name][1]) > 0
+        assert torch.equal(after[name][[0, 2]], before[name][[0, 2]])
 
 
 def test_procrustes_is_the_best_similarity_and_never_a_reflection() -> None:
@@ -763,6 +781,23 @@ def test_numbers_out_of_range_are_refused(wrong: Settings, tmp_path: Path) -> No
         make_it()
 
 
+@pytest.mark.parametrize("algo", ["sac", "td3", "dqn"])
+@pytest.mark.parametrize("discriminate", ["motion", "error"])
+def test_only_ppo_has_a_discriminator(algo: str, discriminate: str) -> None:
+    preset = find_preset("humanoid-mimic", algo).config
+    check_config(preset)
+    with pytest.raises(ConfigError, match=f"--env.discriminate {discriminate} .* only PPO has: take --algo ppo"):
+        check_config(apply_overrides(preset, {"env.discriminate": discriminate}))
+
+
+def test_a_speed_may_be_asked_for_without_a_discriminator(tmp_path: Path) -> None:
+    save_clip(walk_clip(), tmp_path / "walk.npz")
+    config = HumanoidConfig(clips=str(tmp_path / "walk.npz"), goal="speed", actions="absolute")
+    assert make_vec_env(config, 1).motion is None
+    with pytest.raises(ConfigError, match=r"--env.actions absolute, and --env.discriminate motion, or nothing"):
+        make_vec_env(replace(config, discriminate="error"), 1)
+
+
 def test_a_clip_that_changed_is_read_anew(tmp_path: Path) -> None:
     config = HumanoidConfig(clips=str(tmp_path / "clip.npz"))
     for seconds in (1.0, 2.0):
@@ -814,6 +849,15 @@ def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(variant: str, t
     assert float(failures[0].sum()) > 0.5
     tables = [json.loads((run / "evaluation.json").read_text()) for run in (straight, stopped)]
     assert tables[0] == tables[1]
+
+
+def test_a_run_does_not_go_on_with_other_clips(tmp_path: Path) -> None:
+    folder = train(tmp_path / "run", "mlp", StopAt(7))
+    save_clip(standing_clip("stand", seconds=2.5), tmp_path / "clips" / "stand.npz")
+    with pytest.raises(CheckpointError, match=r"not those this run began with \(stand lasts 2.50 s, not 1.00 s"):
+        resume(folder)
+    save_clip(standing_clip("stand", seconds=1.0), tmp_path / "clips" / "stand.npz")
+    resume(folder)
 
 
 def test_an_emergency_checkpoint_keeps_where_episodes_start(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from ludus.cli import COMMANDS
 from ludus.config import TrainConfig
 from ludus.envs import HumanoidConfig, make_vec_env
 from ludus.envs.humanoid.catalogue import find_clips, shipped_folder, whole_names
+from ludus.envs.humanoid.tracking import ANY_DISTANCE, MEAN_DISTANCE
 from ludus.envs.humanoid.trials import act_as_trained, make_shown, on_clips
 from ludus.errors import CheckpointError, ConfigError
 from ludus.logging import replay, text
@@ -119,13 +120,20 @@ def test_clips_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mon
         (tmp_path / file).write_bytes(squat)
     monkeypatch.chdir(tmp_path)
     names = whole_names("wave, mine, own, nowhere")
-    assert names == f"wave,{tmp_path}/motions/mine.npz,{tmp_path}/own,nowhere"
+    assert names == f"shipped:wave,{tmp_path}/motions/mine.npz,{tmp_path}/own,nowhere"
     monkeypatch.chdir("/")
     assert len(find_clips(names.removesuffix(",nowhere"))) == 3
     assert whole_names("all") == "all"
+    assert whole_names(names) == names
 
 
 # The table ------------------------------------------------------------------------------------------
+def test_the_rules_in_words_are_those_that_are_measured_by() -> None:
+    success, strict = clip_lines(rows_of(2))[-2:]
+    assert success.endswith(f" {MEAN_DISTANCE:g} m.")
+    assert strict.endswith(f" {ANY_DISTANCE:g} m.")
+
+
 def rows_of(count: int) -> list[dict[str, Any]]:
     return [
         {

@@ -3,6 +3,7 @@
 Everything is held against a slow version: scipy's rotations, MuJoCo's kinematics, one frame after the other.
 """
 
+import json
 import math
 import zipfile
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from ludus.envs.humanoid.importing import import_motion
 from ludus.envs.humanoid.kinematics import forward_kinematics, lowest_points
 from ludus.envs.humanoid.motions import MotionLibrary, Reference
 from ludus.envs.humanoid.starts import StartWeights
-from ludus.errors import DataError
+from ludus.errors import CheckpointError, DataError
 
 STANDING = 0.421546 + 0.40987 + 0.05  # m, of the pelvis over the soles, legs straight
 DEEPMIMIC = Path(__file__).parents[2] / "shared" / "motions" / "deepmimic"
@@ -581,6 +582,7 @@ def test_a_file_that_is_no_clip_is_refused_in_one_sentence(what: str, tmp_path: 
         load_clip(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert "pickle" not in str(caught.value)  # numpy's advice, which nobody should follow
 
 
 def test_a_clip_that_is_wrong_is_not_saved(tmp_path: Path) -> None:
@@ -707,6 +709,30 @@ def test_a_clips_failures_count_per_attempt() -> None:
     learn(weights, (0, 1.5, True), *attempts, FINE[2])
     one, two = weights.failures[:4].sum(), weights.failures[4:7].sum()
     assert (float(one), float(two)) == pytest.approx((1.0, 0.25))
+
+
+CHANGED_CLIPS: dict[str, tuple[list[Clip], str]] = {
+    "other length": ([standing_clip("long", seconds=3.2)], r"\(long lasts 3.20 s, not 3.50 s as then\)"),
+    "other name": ([standing_clip("tall", seconds=3.5)], r"\(long is gone; tall is new\)"),
+    "now a loop": ([replace(standing_clip("long", seconds=3.5), loop=True)], r"\(long loops, unlike then\)"),
+    "another one": ([walk_clip("loop"), standing_clip("long", seconds=3.5)], r"\(loop is new\)"),
+    "many": ([walk_clip(f"walk{i}") for i in range(9)], r"\(long is gone; walk0 is new; .*walk3 is new; …\)"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED_CLIPS)
+def test_weights_of_other_clips_are_refused(what: str) -> None:
+    clips, message = CHANGED_CLIPS[what]
+    saved = StartWeights(MotionLibrary([standing_clip("long", seconds=3.5)], 1.0), 0.1, 0.5).state()
+    with pytest.raises(CheckpointError, match=message):
+        StartWeights(MotionLibrary(clips, 1.0), 0.1, 0.5).load_state(json.loads(json.dumps(saved, default=str)))
+
+
+def test_weights_of_clips_in_another_order_are_refused() -> None:
+    clips = [standing_clip("a", seconds=1.0), standing_clip("b", seconds=1.0)]
+    one, other = (StartWeights(MotionLibrary(c, 1.0), 0.1, 0.5) for c in (clips, clips[::-1]))
+    with pytest.raises(CheckpointError, match="another order"):
+        other.load_state(one.state())
 
 
 def test_weights_come_back_from_their_state() -> None:

@@ -14,9 +14,9 @@ from ludus.envs.humanoid.body import JOINTS
 from ludus.envs.humanoid.catalogue import find_clips, known_clips
 from ludus.envs.humanoid.checks import check_motion
 from ludus.envs.humanoid.clip import Clip, load_clip, save_clip
-from ludus.envs.humanoid.commands import motions
 from ludus.envs.humanoid.importing.floor import put_on_floor
 from ludus.errors import ConfigError, DataError
+from ludus.motion_commands import motions
 from motion_files import CMU_SKELETON, SHARED, needs_shared, write_bvh
 
 FRAMES = 121
@@ -88,6 +88,25 @@ def test_a_jump_is_no_hanging() -> None:
     assert not [what for what in levels(moved(flight)) if "hangs" in what]
 
 
+def test_a_jump_is_told_though_it_is_slow() -> None:
+    """As in DeepMimic's walk: two halves that do not meet."""
+    t = np.arange(FRAMES) / 60
+    smooth = 0.3 * np.sin(2 * np.pi * t)
+    found = levels(bent("left_hip_y", smooth + 0.25 * np.clip((t - 1.0) * 30, 0, 1)))
+    (jump,) = (what for what in found if what.startswith("At 1.00 s the pose jumps"))
+    assert "the left foot by 2" in jump
+    assert "left_hip_y by 1" in jump
+    found = levels(bent("neck_z", smooth + 0.25 * np.clip((t - 1.0) * 30, 0, 1)))  # which moves nothing else
+    assert [what for what in found if what.startswith("At 1.00 s the pose jumps") and "lead: neck_z by 1" in what]
+
+
+@pytest.mark.parametrize("fps", [20.0, 60.0, 120.0])
+def test_a_fast_kick_is_no_jump(fps: float) -> None:
+    t = np.arange(FRAMES) / fps
+    clip = replace(bent("left_knee", 1.0 - np.cos(2 * np.pi * np.clip((t - 0.3) / 0.5, 0, 1))), fps=fps)
+    assert not [what for what in levels(clip) if "jump" in what]
+
+
 def test_a_sliding_foot_and_a_fast_root() -> None:
     clip = standing(loop=False)
     clip.root_pos[:, 0] = np.arange(FRAMES) / 60
@@ -128,7 +147,8 @@ def test_clips_are_found_by_name_file_and_folder(here: Path) -> None:
     squat(here / "other" / "a.bvh")
     (here / "other" / "LICENSE.txt").write_text("free")
     assert [clip.name for clip in find_clips("all")] == ["stand"]
-    assert find_clips("stand")[0].source == "us"  # shipped ones go first
+    assert find_clips("stand")[0].source == ""  # your own goes first
+    assert find_clips("shipped:stand")[0].source == find_clips("all")[0].source == "us"
     assert [clip.name for clip in find_clips("mine, stand,mine")] == ["mine", "stand"]
     assert [clip.name for clip in find_clips(f"{here / 'other'},motions/mine.npz")] == ["a", "mine"]
     assert list(known_clips()) == ["mine", "stand"]
@@ -144,6 +164,8 @@ def test_clips_of_the_same_name_get_numbers_and_no_file_is_read_twice(here: Path
 def test_names_that_are_not_there(here: Path) -> None:
     with pytest.raises(ConfigError, match=r"no clip 'stnd'.*Did you mean 'stand'\? There are: stand\."):
         find_clips("stnd")
+    with pytest.raises(ConfigError, match=r"No clip 'stnd' comes with Ludus\. Did you mean 'stand'\?"):
+        find_clips("shipped:stnd")
     with pytest.raises(ConfigError, match="Say which clips"):
         find_clips(" ")
     (here / "empty").mkdir()
@@ -176,14 +198,39 @@ def test_import_writes_clips_that_check_and_list_read(here: Path, capsys: pytest
     assert (clip.loop, clip.licence, clip.source) == (True, "CC0", "a test")
     motions(["list"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["name", "seconds", "fps", "loop", "source", "licence"]
-    assert [line.split()[0] for line in lines[1:]] == ["squat", "stand"]
+    assert lines[0].split() == ["name", "seconds", "fps", "loop", "where", "source", "licence"]
+    assert [line.split()[:5:4] for line in lines[1:]] == [["squat", "yours"], ["stand", "shipped"]]
     with pytest.raises(SystemExit) as end:
         motions(["check", "squat", "squat.bvh", "--json"])
     told = json.loads(capsys.readouterr().out)
     assert list(told) == ["motions/squat.npz", "squat.bvh"]
     assert {"level", "what", "fix"} == set(told["squat.bvh"][0])
     assert end.value.code == 0
+
+
+def test_your_own_clip_goes_before_a_shipped_one_and_list_says_so(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_clip(standing(source="me"), here / "motions" / "stand.npz")
+    motions(["list"])
+    _, line, told = capsys.readouterr().out.splitlines()
+    assert line.split()[4:6] == ["yours", "me"]
+    assert told == "Your stand goes before the shipped one, which is called shipped:stand."
+    motions(["list", "shipped:stand", str(here / "motions")])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[4] for line in lines[1:]] == ["shipped", str(here / "motions" / "stand.npz")]
+
+
+def test_import_writes_over_nothing_unless_it_is_asked_to(here: Path) -> None:
+    squat(here / "squat.bvh")
+    squat(here / "other.bvh")
+    motions(["import", "squat.bvh", "--licence", "CC0"])
+    with pytest.raises(DataError, match=r"motions/squat\.npz is already there.*--overwrite"):
+        motions(["import", "other.bvh", "squat.bvh"])
+    assert not (here / "motions" / "other.npz").exists()
+    motions(["import", "squat.bvh", "--name", "other"])
+    motions(["import", "squat.bvh", "--overwrite"])
+    assert load_clip(here / "motions" / "squat.npz").licence == ""
 
 
 def test_import_goes_on_after_a_broken_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,7 +299,11 @@ def test_a_source_is_found_and_checked_on_the_fly(here: Path, capsys: pytest.Cap
     path = SHARED / "deepmimic" / f"{WALK}.txt"
     (clip,) = find_clips(str(path))
     assert clip.name == "walk"  # without the name of the body
-    assert not levels(clip)
+    (fault,) = levels(clip)  # its two halves do not meet
+    assert fault.startswith("At 0.60 s the pose jumps")
+    assert fault.endswith("left_shoulder_y by 27°.")
+    (run,) = find_clips(str(SHARED / "deepmimic" / "humanoid3d_run.txt"))
+    assert any(what.startswith("At 0.37 s the pose jumps") for what in levels(run))
     with pytest.raises(SystemExit):
         motions(["check", str(SHARED / "deepmimic" / "humanoid3d_dance_a.txt")])
     assert "right_shoulder_y reaches 80°" in capsys.readouterr().out

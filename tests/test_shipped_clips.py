@@ -7,6 +7,7 @@ import torch
 from ludus.envs.humanoid.authoring import LICENCE, SOURCE, author_clips, clips_folder
 from ludus.envs.humanoid.balance import moved, qpos_of_clip, sole_corners, support_margin
 from ludus.envs.humanoid.body import JOINTS, body_model
+from ludus.envs.humanoid.checks import check_motion
 from ludus.envs.humanoid.clip import Clip, load_clip
 from ludus.envs.humanoid.kinematics import forward_kinematics, lowest_points
 
@@ -36,6 +37,11 @@ def test_clip_is_what_its_equations_make(name: str, authored: dict[str, Clip]) -
     np.testing.assert_allclose(qpos_of_clip(shipped), qpos_of_clip(made), atol=1e-4)
     assert (shipped.fps, shipped.loop) == (60, name in LOOPS) == (made.fps, made.loop)
     assert (shipped.source, shipped.licence) == (SOURCE, LICENCE)
+
+
+@every_clip
+def test_check_finds_nothing_wrong(name: str) -> None:
+    assert [finding.what for finding in check_motion(_shipped(name)) if finding.level != "ok"] == []
 
 
 @every_clip

@@ -196,8 +196,8 @@ def _eval(arguments: list[str]) -> None:
     ) -> None:
         """Measure a run's best policy on starts that neither training nor the choice of the best has used.
 
-        A humanoid that follows clips plays every one of them from fixed starts; a table tells how each went, the
-        worst first.
+        A humanoid that follows clips plays every one of them from fixed starts, the same by which the best was
+        chosen; a table tells how each went, the worst first.
 
         Args:
             run: Folder of the run.
@@ -302,7 +302,7 @@ def _data(arguments: list[str]) -> None:
 
 
 def _motions(arguments: list[str]) -> None:
-    from ludus.envs.humanoid.commands import motions
+    from ludus.motion_commands import motions
 
     motions(arguments)
 

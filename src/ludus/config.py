@@ -270,6 +270,12 @@ def _check_combination(config: TrainConfig) -> None:
             "Offline training takes the reward that is in the data. Learn one with --algo reward, write it into "
             "a copy with 'ludus label', and train on that with --data.reward learned_rewards."
         )
+    shown = getattr(config.env, "discriminate", "nothing")
+    if algo != "ppo" and shown != "nothing":
+        raise ConfigError(
+            f"--env.discriminate {shown} is for a discriminator, which only PPO has: take --algo ppo, "
+            "or --env.discriminate nothing."
+        )
     if method != "none" and config.replay.n_step > 1:
         raise ConfigError(f"--replay.n-step must be 1 with --reward.method {method}, which pays step by step.")
     if config.replay.bc > 0 and not config.offline:

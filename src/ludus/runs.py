@@ -261,7 +261,10 @@ def make_env(name: str, num_envs: int | None = None, evaluation: bool = False, *
 
 
 def evaluate_run(run: str | Path, episodes: int, deterministic: bool, seed: int | None = None) -> Evaluation:
-    """Evaluate a run's best policy on starts used neither in training nor in choosing the best."""
+    """Evaluate a run's best policy on starts used neither in training nor in choosing the best.
+
+    Where the starts are fixed they are those by which it was chosen.
+    """
     return measure_run(run, episodes, deterministic, seed)[0]
 
 

@@ -9,6 +9,7 @@ from ludus.envs.humanoid.importing import SOURCE_SUFFIXES, import_motion
 from ludus.errors import ConfigError, DataError, did_you_mean
 
 OWN_FOLDER = Path("motions")  # where 'ludus motions import' writes
+SHIPPED = "shipped:"  # before a name: the clip that comes with Ludus, whatever is in ./motions
 _FILES = (".npz", *SOURCE_SUFFIXES)
 _NOT_CLIPS = ("license", "licence", "readme", "notice", "requirements")  # text files that lie beside clips
 
@@ -46,14 +47,16 @@ def load_all(paths: Iterable[Path]) -> list[Clip]:
 
 
 def whole_names(names: str) -> str:
-    """The same clips, to be found from any folder: shipped ones by name, others by their whole path."""
+    """The same clips, to be found from any folder: shipped ones as such, others by their whole path."""
     return ",".join(_whole_name(name.strip()) for name in names.split(",") if name.strip()) or names
 
 
 def _whole_name(name: str) -> str:
     known = known_clips()
-    if name == "all" or (name in known and known[name].parent == shipped_folder()):
+    if name == "all" or name.startswith(SHIPPED):
         return name
+    if name in known and is_shipped(known[name]):
+        return SHIPPED + name  # a clip of that name may lie in another folder's ./motions, or come there later
     path = known.get(name, Path(name).expanduser())
     return str(path.resolve()) if path.exists() else name  # whoever reads what is nowhere will complain
 
@@ -65,6 +68,8 @@ def clip_files(name: str) -> list[Path]:
         if not shipped:
             raise ConfigError("No clips come with this installation; name files or folders instead of 'all'.")
         return shipped
+    if name.startswith(SHIPPED):
+        return [_shipped_clip(name.removeprefix(SHIPPED))]
     known = known_clips()
     if name in known:
         return [known[name]]
@@ -78,10 +83,28 @@ def clip_files(name: str) -> list[Path]:
     raise ConfigError(f"There is no clip {name!r}, nor such a file or folder.{hint} There are: {_known_text()}.")
 
 
+def _shipped_clip(name: str) -> Path:
+    path = shipped_folder() / f"{name}.npz"
+    if not path.is_file():
+        names = sorted(clip.stem for clip in shipped_folder().glob("*.npz"))
+        hint = did_you_mean(name, names)
+        raise ConfigError(f"No clip {name!r} comes with Ludus.{hint} There are: {', '.join(names) or 'none'}.")
+    return path
+
+
 def known_clips() -> dict[str, Path]:
-    """Clips that a bare name finds; a shipped one goes before one of the same name in ./motions."""
-    found = {path.stem: path for folder in (OWN_FOLDER, shipped_folder()) for path in folder.glob("*.npz")}
+    """Clips that a bare name finds; one in ./motions goes before a shipped one of the same name."""
+    found = {path.stem: path for folder in (shipped_folder(), OWN_FOLDER) for path in folder.glob("*.npz")}
     return dict(sorted(found.items()))
+
+
+def is_shipped(path: Path) -> bool:
+    return path.parent == shipped_folder()
+
+
+def hidden_clips() -> list[str]:
+    """Names of shipped clips that a bare name does not find, because ./motions has one that is called the same."""
+    return sorted(path.stem for path in shipped_folder().glob("*.npz") if not is_shipped(known_clips()[path.stem]))
 
 
 def load_any(path: Path) -> list[Clip]:

@@ -25,6 +25,11 @@ MUCH_HEIGHT_FIX = 0.08  # m
 NEAR_GIMBAL = np.radians(80.0)  # of a joint's middle hinge; at 90° the other two cannot be told apart
 FAST_JOINT, FAST_ROOT, FAST_TURN = 40.0, 12.0, 25.0  # rad/s, m/s, rad/s
 ANGLE_JUMP = 2.0  # rad between two frames: no motion, a wrong solution
+# A jump: within one pose of a usual source the body comes to lie beside where the poses around lead it, both by
+# so much and so many times farther than is usual around then. A knee that bends fast is at 8 times, and no jump.
+JUMP_SECONDS, AROUND_SECONDS = 1 / 30, 0.15
+JUMP_M, JUMP_RAD = 0.05, 0.2
+JUMP_BODY_TIMES, JUMP_JOINT_TIMES = 10.0, 20.0
 SEAM_RAD, SEAM_M = 0.1, 0.02  # between a loop's end and its beginning
 SEAM_FAR = 0.5  # rad
 CONTACT = 0.015  # m
@@ -45,6 +50,7 @@ def check_motion(clip: Clip) -> list[Finding]:
         *_check_limits(clip),
         *_check_gimbal(clip),
         *_check_speed(clip),
+        *_check_jumps(clip, positions.numpy()),
         *_check_floor(clip, lowest, _centre_of_mass(positions, rotations)),
         *_check_sliding(clip, positions, rotations),
     ]
@@ -117,6 +123,50 @@ def _check_speed(clip: Clip) -> Iterator[Finding]:
         if value > most:
             fix = "Are the unit (metres) and the rate (--fps) of the source right?"
             yield Finding("warning", f"The root moves with up to {told}.", fix)
+
+
+def _check_jumps(clip: Clip, positions: np.ndarray) -> Iterator[Finding]:
+    """Those too slow to be told by their speed: they stick out from what comes before and after."""
+    apart = _frames_apart(clip.fps)
+    if clip.frames <= 3 * apart:
+        return
+    bodies, joints = _besides(positions, clip.fps), _besides(clip.joint_pos[:, :, None], clip.fps)
+    body, joint = (
+        np.where((beside > least) & (beside > times * _usual_around(beside, clip.fps)), beside, 0.0)
+        for beside, least, times in ((bodies, JUMP_M, JUMP_BODY_TIMES), (joints, JUMP_RAD, JUMP_JOINT_TIMES))
+    )
+    if not (body.any() or joint.any()):
+        yield Finding("ok", "No pose jumps out of those around it.")
+        return
+    frame = int((body.max(axis=1) if body.any() else joint.max(axis=1)).argmax())
+    name, hinge = BODIES[body[frame].argmax()].replace("_", " "), JOINTS[joints[frame].argmax()]
+    told = [f"the {name} by {body[frame].max() * 100:.0f} cm"] * bool(body.any())
+    told += [f"{hinge} by {np.degrees(joints[frame].max()):.0f}°"] * bool(joints[frame].max() > JUMP_RAD)
+    where = f"At {(frame + apart) / clip.fps:.2f} s"
+    what = f"{where} the pose jumps beside where those around it lead: {', '.join(told)}."
+    yield Finding("warning", what, "No body can follow that exactly; smooth the source there, or cut it.")
+
+
+def _frames_apart(fps: float) -> int:
+    return max(1, round(JUMP_SECONDS * fps))
+
+
+def _besides(values: np.ndarray, fps: float) -> np.ndarray:
+    """[frames, n] how far each step of JUMP_SECONDS is from the mean of the one before and the one after.
+
+    Frame 0 is the first that has a step before.
+    """
+    apart = _frames_apart(fps)
+    steps = values[apart:] - values[:-apart]
+    return np.linalg.norm(steps[apart:-apart] - (steps[: -2 * apart] + steps[2 * apart :]) / 2, axis=-1)
+
+
+def _usual_around(values: np.ndarray, fps: float) -> np.ndarray:
+    """[frames, n] medians over the time around each frame."""
+    reach = max(2, round(AROUND_SECONDS * fps))
+    padded = np.pad(values, ((reach, reach), (0, 0)), constant_values=np.nan)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1, axis=0)
+    return np.nanmedian(windows, axis=-1)
 
 
 def _check_floor(clip: Clip, lowest: np.ndarray, centre: np.ndarray) -> Iterator[Finding]:

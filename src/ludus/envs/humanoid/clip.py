@@ -105,8 +105,11 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
             return {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise DataError(f"There is no clip {path}.") from None
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path} is not a clip of motion: {' '.join(str(error).split())}") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or 'it is damaged'}.") from error
+    except (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        # What numpy says of such files is about pickles, which are no way out.
+        raise DataError(f"{path} is not a clip of motion: it is damaged, or no npz file of numbers.") from error
 
 
 def with_unit_rotations(clip: Clip) -> Clip:

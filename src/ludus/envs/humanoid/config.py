@@ -39,7 +39,7 @@ class HumanoidConfig:
     threads: int = 0
     """Simulation threads of each group; 0 uses every core."""
     simulator: Literal["auto", "threads", "warp"] = "auto"
-    """auto: MuJoCo Warp for 512 simulations or more on a GPU, where it is installed, else CPU threads."""
+    """auto: MuJoCo Warp for groups of 512 or more on a GPU, where it is installed, else CPU threads."""
     clips: str = "all"
     """What to imitate: names, files or folders, with commas between; all: the clips that ship with Ludus."""
     goal: Literal["track", "speed"] = "track"

@@ -74,7 +74,8 @@ def _check(config: HumanoidConfig) -> None:
         raise ConfigError(f"--env.future is {config.future}; it needs frames from 1 (the next) on.")
     if config.goal == "speed" and (config.discriminate == "error" or config.actions == "residual"):
         raise ConfigError(
-            "--env.goal speed follows no clip: it goes with --env.discriminate motion and --env.actions absolute."
+            "--env.goal speed follows no clip: take --env.actions absolute, "
+            "and --env.discriminate motion, or nothing to be paid for the speed alone."
         )
     if len(config.speed) != 2 or not 0 <= config.speed[0] <= config.speed[1] < math.inf:
         raise ConfigError(f"--env.speed is {config.speed}; it needs the slowest and the fastest, in m/s.")

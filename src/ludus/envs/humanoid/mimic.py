@@ -157,7 +157,7 @@ class MimicTask(HumanoidTask):
 
     def begun(self, rows: Rows) -> dict[str, Tensor]:
         if self._measures is not None:
-            self._measures.begin(rows)
+            self._measures.begin(self.elapsed == 0)  # `rows` may be all of them, also those in mid-episode
         return super().begun(rows)
 
     def out_of_time(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Move at a speed that is asked for. How is left to a discriminator, which wants it to look like the clips."""
+"""Move at a speed that is asked for. How is left to a discriminator, if there is one: as the clips do."""
 
 import torch
 from torch import Tensor

@@ -1,13 +1,16 @@
 """Where episodes start: in which clip and at which of its times, more often where the policy fails."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ludus.envs.humanoid.motions import BIN_SECONDS, MotionLibrary
 from ludus.envs.vec import State
+from ludus.errors import CheckpointError
 
+_MOST_TOLD = 5  # changed clips that an error names
 _BLAME_BEFORE = 0.5  # a fall often begins in the part before the one in which it is noticed
 
 
@@ -26,6 +29,7 @@ class StartWeights:
 
     def __init__(self, library: MotionLibrary, floor: float, smoothing: float) -> None:
         self._floor, self._smoothing = floor, smoothing
+        self._clips = [{"name": c.name, "seconds": round(c.duration, 6), "loop": c.loop} for c in library.clips]
         device = library.device
         durations = library.durations.tolist()
         counts = [max(1, math.ceil(seconds / BIN_SECONDS - 1e-6)) for seconds in durations]
@@ -83,8 +87,29 @@ class StartWeights:
         )
 
     def state(self) -> State:
-        return {"failures": self.failures.clone()}
+        return {"failures": self.failures.clone(), "clips": self._clips}
 
     def load_state(self, state: State) -> None:
+        """The clips are not in a checkpoint; which ones they were is, since the failures are theirs."""
+        changes = _changes(state.get("clips", self._clips), self._clips)  # older checkpoints do not say
+        if changes:
+            told = "; ".join(changes[:_MOST_TOLD]) + "; …" * (len(changes) > _MOST_TOLD)
+            raise CheckpointError(
+                f"The clips are not those this run began with ({told}): put them back, or begin a new run."
+            )
         self.failures.copy_(state["failures"])
         self._refresh()
+
+
+def _changes(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
+    """What is different, in words, clip by clip; empty where nothing is."""
+    old, new = ({clip["name"]: clip for clip in clips} for clips in (before, now))
+    changes = [f"{name} is gone" for name in old if name not in new]
+    changes += [f"{name} is new" for name in new if name not in old]
+    for name in (name for name in old if name in new):
+        then, here = old[name], new[name]
+        if then["seconds"] != here["seconds"]:
+            changes.append(f"{name} lasts {here['seconds']:.2f} s, not {then['seconds']:.2f} s as then")
+        elif then["loop"] != here["loop"]:
+            changes.append(f"{name} {'loops' if here['loop'] else 'does not loop'}, unlike then")
+    return changes or ["they come in another order"] * (list(old) != list(new))

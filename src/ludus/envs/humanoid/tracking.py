@@ -30,11 +30,12 @@ class TrackingMeasures:
         self._largest = torch.zeros(rows, device=device)
         self._before = torch.zeros((2, rows, len(BODIES), 3), device=device)  # differences one and two frames ago
 
-    def begin(self, rows: slice | Tensor) -> None:
-        """New episodes, which start on the reference."""
-        for total in (self._sums, self._frames, self._largest):
-            total[rows] = 0
-        self._before[:, rows] = 0.0
+    def begin(self, where: Tensor) -> None:
+        """New episodes, which start on the reference, in the rows that `where`, [rows] bool, names."""
+        self._sums.masked_fill_(where[:, None], 0.0)
+        self._frames.masked_fill_(where, 0.0)
+        self._largest.masked_fill_(where, 0.0)
+        self._before.masked_fill_(where[:, None, None], 0.0)
 
     def add(self, bodies: Tensor, reference: Tensor) -> None:
         """One frame: [rows, 15, 3] positions."""

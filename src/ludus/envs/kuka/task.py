@@ -44,7 +44,7 @@ class KukaConfig:
     threads: int = 0
     """Simulation threads of each group; 0 uses every core."""
     simulator: SimulatorChoice = "auto"
-    """auto: MuJoCo Warp for 512 simulations or more on a GPU, where it is installed, else CPU threads."""
+    """auto: MuJoCo Warp for groups of 512 or more on a GPU, where it is installed, else CPU threads."""
     fixed: bool = False
     """Always start the cube and the pad at the same places instead of anywhere on the table."""
     assist: float = 0.5

@@ -150,7 +150,7 @@ class LocomotionConfig:
     threads: int = 0
     """Simulation threads of each group; 0 uses every core."""
     simulator: SimulatorChoice = "auto"
-    """auto: MuJoCo Warp for 512 simulations or more on a GPU, where it is installed, else CPU threads."""
+    """auto: MuJoCo Warp for groups of 512 or more on a GPU, where it is installed, else CPU threads."""
     max_steps: int = 1000
     """Steps after which an episode is truncated."""
 

@@ -10,7 +10,15 @@ from typing import Annotated
 import tyro
 
 from ludus.envs.check import Finding, format_findings
-from ludus.envs.humanoid.catalogue import OWN_FOLDER, clip_files, known_clips, load_any
+from ludus.envs.humanoid.catalogue import (
+    OWN_FOLDER,
+    SHIPPED,
+    clip_files,
+    hidden_clips,
+    is_shipped,
+    known_clips,
+    load_any,
+)
 from ludus.envs.humanoid.checks import check_motion
 from ludus.envs.humanoid.clip import Clip, save_clip
 from ludus.envs.humanoid.importing import READ, clip_name, import_motion, read_motion
@@ -52,6 +60,7 @@ def _import(arguments: list[str]) -> None:
         loop: bool | None = None,
         licence: str = "",
         source: str = "",
+        overwrite: Annotated[bool, _Flag] = False,
     ) -> None:
         """Bring motions of other sources onto the humanoid, as clips that 'ludus train' can use.
 
@@ -65,11 +74,14 @@ def _import(arguments: list[str]) -> None:
             loop: Whether the clip goes on from its end to its beginning; by default as the file says.
             licence: Kept in the clip: under which terms it may be used.
             source: Kept in the clip: where it is from; by default the file's name.
+            overwrite: Write over clips that are there already.
         """
         files = _files(sources, "import")
         if name and len(files) > 1:
             raise ConfigError(f"--name is for one source, and there are {len(files)}.")
         _check_names(files)
+        if not overwrite:
+            _check_targets([out / f"{name or clip_name(file)}.npz" for file in files])
         _import_all(files, out, lambda file: _named(file, name, fps, loop, licence, source))
 
     tyro.cli(command, args=[_loop_flag(a) for a in arguments], prog="ludus motions import")
@@ -95,6 +107,13 @@ def _check_names(files: list[Path]) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"Two sources are called {twice}: import them one by one, with --name or another --out.")
+
+
+def _check_targets(paths: list[Path]) -> None:
+    """Before anything is read: a clip that somebody made is not lost by a second import of the same name."""
+    there = next((path for path in paths if path.exists()), None)
+    if there is not None:
+        raise DataError(f"{there} is already there; take another --name or --out, or write over it: --overwrite.")
 
 
 def _import_all(files: list[Path], out: Path, read: Callable[[Path], list[Clip]]) -> None:
@@ -162,7 +181,8 @@ def _list(arguments: list[str]) -> None:
         """Show clips: how long they are, where they are from, and under which licence.
 
         Args:
-            files: Names of clips, files or folders; by default the clips that come with Ludus and ./motions.
+            files: Names of clips, files or folders; by default the clips that come with Ludus and yours, in
+                ./motions.
         """
         paths = _files(files, "list") if files else list(known_clips().values())
         if not paths:
@@ -170,18 +190,23 @@ def _list(arguments: list[str]) -> None:
                 "No clips come with this installation, and ./motions has none. 'ludus motions import' makes some."
             )
             return
-        rows: list[tuple[str, ...]] = [("name", "seconds", "fps", "loop", "source", "licence")]
-        rows += [_row(clip) for path in paths for clip in load_any(path)]
+        rows: list[tuple[str, ...]] = [("name", "seconds", "fps", "loop", "where", "source", "licence")]
+        rows += [_row(clip, path) for path in paths for clip in load_any(path)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         for row in rows:
             print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        if not files:
+            for name in hidden_clips():
+                print(f"Your {name} goes before the shipped one, which is called {SHIPPED}{name}.")
 
     tyro.cli(command, args=arguments, prog="ludus motions list")
 
 
-def _row(clip: Clip) -> tuple[str, ...]:
+def _row(clip: Clip, path: Path) -> tuple[str, ...]:
     loop = "loop" if clip.loop else "once"
-    return clip.name, f"{clip.duration:.2f}", f"{clip.fps:g}", loop, clip.source or "–", clip.licence or "–"
+    where = "shipped" if is_shipped(path) else "yours" if path.parent == OWN_FOLDER else str(path)
+    length = f"{clip.duration:.2f}", f"{clip.fps:g}", loop
+    return clip.name, *length, where, clip.source or "–", clip.licence or "–"
 
 
 def _view(arguments: list[str]) -> None:
@@ -194,7 +219,7 @@ def _view(arguments: list[str]) -> None:
             seconds: Stop after so long; by default at Ctrl-C.
             html: Write one self-contained page here instead.
         """
-        from ludus.envs.humanoid.viewing import view_clips
+        from ludus.motion_viewing import view_clips
 
         clips = [clip for file in _files(files, "view") for clip in load_any(file)]
         view_clips(clips, port, seconds, html)
