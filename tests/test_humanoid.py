@@ -34,6 +34,7 @@ from ludus.logging.console import Console
 from ludus.presets import find_preset
 from ludus.training.checkpoint import newest_intact
 from ludus.training.evaluator import Evaluation, evaluate
+from ludus.training.imitation import make_on_policy_job
 from ludus.training.loop import Trainer
 from ludus.training.on_policy import OnPolicyJob
 from test_motion_library import about_z, moved, slow_kinematics, standing_clip, walk_clip, yaw_of
@@ -913,3 +914,20 @@ def test_ppo_learns_to_follow_a_walk_for_longer(tmp_path: Path) -> None:
     folder = ludus.train("humanoid-mimic", tmp_path / "run", (), Console("quiet"), overrides=settings)
     lengths = [row["eval/mean_length"] for row in metric_rows(folder) if "eval/mean_length" in row]
     assert lengths[-1] > 1.35 * before
+
+
+def test_episodes_broken_off_between_rollouts_keep_what_the_ended_ones_were_worth() -> None:
+    """Where segments go on over an evaluation, its restart ends them as if time had run out."""
+    settings = {"env.num_envs": 8, "env.threads": 1, "ppo.segments": 5, "ppo.horizon": 8, "ppo.minibatches": 5}
+    config = apply_overrides(find_preset("humanoid-mimic").config, {**settings, "env.clips": "squat", "groups": 1})
+    job = make_on_policy_job(config, torch.device("cpu"))
+    job.iteration(0, 0.0, lambda share, batch: None)
+    collector, track = job.collector, job.collector.buffer.track
+    last, ahead = ((collector.buffer.time + k) % collector.buffer.columns for k in (-1, 0))
+    track.done[last, 3], track.final_value[last, 3] = True, 0.0
+    collector._begin_anew(collector.groups[0])
+    assert bool(track.done[last].all())
+    assert float(track.final_value[last, 3]) == 0.0
+    others = [row for row in range(8) if row != 3]
+    assert torch.equal(track.final_value[last, others], track.value[ahead, others])
+    job.close()

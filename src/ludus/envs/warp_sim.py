@@ -250,7 +250,8 @@ def likely_contacts(model: mujoco.MjModel) -> int:
 
 def likely_constraints(model: mujoco.MjModel, contacts: int) -> int:
     """Room for the solver's rows of one simulation with so many contacts, a multiple of 8."""
-    dims = max([int(model.geom_condim[geom]) for geom in _moving_geoms(model)], default=1)
+    touches = (model.geom_contype != 0) | (model.geom_conaffinity != 0)
+    dims = max([*model.geom_condim[touches].tolist(), *model.pair_dim.tolist()], default=1)  # of two the larger
     pyramidal = model.opt.cone == mujoco.mjtCone.mjCONE_PYRAMIDAL
     rows_of_contact = 2 * (dims - 1) if pyramidal and dims > 1 else dims
     limits = int(model.jnt_limited.sum()) + int(model.tendon_limited.sum())

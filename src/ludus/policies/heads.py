@@ -107,7 +107,7 @@ class GaussianHead(BoxHead, StochasticHead):
 
     def __init__(self, features: int, space: gym.spaces.Box, initial_std: float, learn_std: bool = True) -> None:
         super().__init__(space)
-        self.learn_std = learn_std
+        self.learn_std, self.initial_std = learn_std, initial_std
         self.linear = Dense(features, self.action_size)
         self.log_std = nn.Parameter(torch.full((self.action_size,), math.log(initial_std)))
 
@@ -152,11 +152,15 @@ class GaussianHead(BoxHead, StochasticHead):
 
     @torch.no_grad()
     def limit_std(self, highest: float) -> None:
-        """Keep the spread below `highest`; one that is learned also in a range that neither explodes nor dies."""
+        """Keep a learned spread below `highest`, and in a range that neither explodes nor dies.
+
+        One that is not learned is the initial one or `highest`, whichever is less: a run that is prolonged
+        explores as its schedule says, not as it did at its first end.
+        """
         if self.learn_std:
             self.log_std.clamp_(LOG_STD_MIN, min(LOG_STD_MAX, math.log(highest)))
         else:
-            self.log_std.clamp_(max=math.log(highest))
+            self.log_std.fill_(math.log(min(self.initial_std, highest)))
 
 
 class CategoricalHead(StochasticHead):

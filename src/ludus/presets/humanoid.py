@@ -11,7 +11,7 @@ from ludus.presets import Preset
 
 _MIMIC = TrainConfig(
     groups=2,
-    env=HumanoidConfig(num_envs=128),
+    env=HumanoidConfig(num_envs=128, clips="stroll"),
     policy=PolicyConfig(hidden=(320, 160), activation="elu", initial_std=0.24, learn_std=False),
     ppo=PPOConfig(
         horizon=32,

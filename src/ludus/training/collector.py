@@ -282,6 +282,7 @@ class Collector:
         for group, learned in zip(self.groups, lessons, strict=False):  # older checkpoints have none
             if learned:
                 group.env.load_lessons(learned)
+                self._begin_anew(group)
         self.buffer.time = self.schedule.start(update * self.schedule.segments)
 
     def episode_metrics(self) -> dict[str, float]:
@@ -299,8 +300,10 @@ class Collector:
         buffer, rows = self.buffer, group.rows
         if buffer.time and not self.schedule.aligned:  # aligned, nothing half recorded is left
             last, ahead = ((buffer.time + k) % buffer.columns for k in (-1, 0))
-            buffer.track.done[last, rows] = True
-            buffer.track.final_value[last, rows] = buffer.track.value[ahead, rows]
+            done, final_value = (getattr(buffer.track, name)[last, rows] for name in ("done", "final_value"))
+            # Episodes that ended of themselves have their final value already.
+            final_value.copy_(torch.where(done, final_value, buffer.track.value[ahead, rows]))
+            done.fill_(True)
         seed = torch.randint(2**62, (), generator=self.generator, device=self.generator.device)
         group.begin(int(seed))
 

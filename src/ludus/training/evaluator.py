@@ -32,7 +32,7 @@ class Evaluation:
         told = {name: self._mean(values) for name, values in self.metrics.items()}
         means = {name: mean for name, mean in told.items() if mean == mean}
         if (rate := means.pop("success", None)) is not None:
-            n = sum(v == v for v in self.metrics["success"])
+            n = self._effective_number(self.metrics["success"])
             low, high = wilson_interval(rate * n, n)
             result |= {"success_rate": rate, "success_low": low, "success_high": high}
         result["mean_reward"] = mean = self._mean(self.returns)
@@ -40,6 +40,12 @@ class Evaluation:
         result["mean_length"] = self._mean(self.lengths)
         means.pop("diverged", None)
         return result | means | {"episodes": len(self.returns)}
+
+    def _effective_number(self, values: Sequence[float]) -> float:
+        """How many equally weighted episodes would tell as much (Kish 1965)."""
+        weights = self.labels.get("weight", [1.0] * len(values))
+        told = [weight for value, weight in zip(values, weights, strict=True) if value == value]
+        return sum(told) ** 2 / sum(weight**2 for weight in told)
 
     def _mean(self, values: Sequence[float]) -> float:
         """Over the episodes that told it (NaN: not told), each by its weight; NaN if none did."""
@@ -143,7 +149,7 @@ class PolicyEvaluator:
             self._env.close()
 
 
-def wilson_interval(successes: float, n: int, z: float = 1.96) -> tuple[float, float]:
+def wilson_interval(successes: float, n: float, z: float = 1.96) -> tuple[float, float]:
     """95 % confidence interval of a rate; honest at 0 % and 100 %, unlike the normal approximation."""
     if n == 0:
         return 0.0, 1.0

@@ -100,17 +100,19 @@ class ImitationJob(OnPolicyJob):
         """
         told = self.adversary.update(self._demonstrator)
         metrics = super()._learn(segments, progress)
-        metrics["train/skipped_updates"] = metrics["train/skipped_updates"] + self.adversary.optimizer.skipped
+        # In the units of PPO's batches: an iteration in which most of the discriminator's failed is as bad.
+        share = self.plan.batches_per_iteration / self.config.adversary.batches
+        skipped = (self.adversary.optimizer.skipped * share).ceil()
+        metrics["train/skipped_updates"] = metrics["train/skipped_updates"] + skipped
         return metrics | told
 
     def weights(self) -> list[Tensor]:
         return [*super().weights(), self.adversary.optimizer.flat]
 
     def set_rate_factor(self, factor: float) -> None:
+        # PPO's own factor follows the divergence, too, which says nothing of the discriminator: falls count alone.
+        self.adversary.rate_factor *= min(1.0, factor / self.ppo.rate_factor)
         super().set_rate_factor(factor)
-        self.adversary.rate_factor = min(
-            factor, 1.0
-        )  # a policy that learned faster than set is no reason for both
 
     def lines(self) -> list[str]:
         config, windows = self.config.adversary, _window_size(self._demonstrator)
