@@ -176,9 +176,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time (shipped)")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--folder", type=Path, help="keep the runs here")
-    given, _, rest = " ".join(sys.argv[1:]).partition(" -- ")
-    arguments = parser.parse_args(given.split())
-    arguments.rest = rest.split()
+    given = sys.argv[1:]
+    end = given.index("--") if "--" in given else len(given)
+    arguments = parser.parse_args(given[:end])
+    arguments.rest = given[end + 1 :]
     if arguments.case in ("walk", "clips") and not arguments.clip:
         parser.error(f"{arguments.case} needs --clip")
     with tempfile.TemporaryDirectory() as temporary:
