@@ -1,9 +1,16 @@
-"""Pictures of clips, a strip of poses each: what numbers do not show about an import, a glance does.
+"""Pictures of motion, a strip of poses each: what numbers do not show about it, a glance does.
 
-python benchmarks/contact_sheet.py FILES… --out sheet.png
+Clips as they are, or what a policy makes of them, beside the ghost of what it should do:
+
+    python benchmarks/contact_sheet.py all --out clips.png
+    python benchmarks/contact_sheet.py --run RUN --clip walk,motions/jump.npz --out policy.png
 """
 
+import copy
+import math
 import os
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,65 +21,234 @@ os.environ.setdefault("MUJOCO_GL", "egl")
 
 import mujoco
 import numpy as np
-from PIL import Image, ImageDraw
+import torch
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from ludus.envs.humanoid.body import load_body
-from ludus.envs.humanoid.catalogue import find_clips
+from ludus.envs.humanoid.catalogue import find_clips, find_files, load_any
 from ludus.envs.humanoid.clip import Clip
+from ludus.envs.humanoid.config import HumanoidConfig
+from ludus.envs.humanoid.ghost import ghost_model
+from ludus.envs.humanoid.task import DT
+from ludus.envs.humanoid.trials import ShownMimic, make_shown, on_clips
+from ludus.errors import ConfigError, LudusError, did_you_mean
+from ludus.policies.policy import Policy
+from ludus.runs import load, run_config, run_folder
+from ludus.training.checkpoint import refuse_misfit
 
-HEIGHT, GAP = 240, 8  # pixels; the gap is between strips, where several lie beside each other
+VIEW = 3.2  # m, the side of the square that is drawn of a pose: room for a flip
+SCALE = 100  # pixels of a metre, the same in all strips
+SMOOTH = 2  # drawn so many times larger, for smooth edges
+MARGIN = 16  # pixels, around strips
+INK, GREY = (25, 30, 40), (95, 103, 115)
+TITLE, SMALL = ImageFont.load_default(20), ImageFont.load_default(16)
 
 
 @dataclass
 class Arguments:
-    files: Annotated[tuple[str, ...], tyro.conf.Positional]  # names of clips, files or folders
+    files: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Names of clips, files or folders."""
+    clip: str = ""
+    """The same with commas between. Of a run also its own clips by name; by default all of them."""
+    run: Path | None = None
+    """Draw the best policy of this run: of loops the last whole cycle of an episode, of others all."""
     out: Path = Path("sheet.png")
-    poses: int = 6
-    azimuth: float = 130.0  # degrees; 90 looks along y, 180 along x
-    width: int = 240  # pixels of a pose; narrower ones are cut off at both sides
-    columns: int = 1  # clips beside each other
-    colors: int = 0  # of the file, for a small one; 0: all
+    poses: int = 10
+    beside: float = 0.6
+    """Metres from a policy to its ghost; 0 lays one over the other."""
+    azimuth: float = 110.0
+    """Degrees from the way that a clip takes to the look at it: 90 from its right side, 180 from the front."""
+    width: int = 150
+    """Pixels from one pose to the next; wide poses reach over."""
+    columns: int = 1
+    """Clips beside each other."""
+    colors: int = 128
+    """Of the file, for a small one; 0: all."""
+
+    @property
+    def names(self) -> str:
+        return ",".join(filter(None, (*self.files, self.clip)))
+
+
+@dataclass
+class Strip:
+    title: str
+    qpos: np.ndarray  # [poses, 35], or 70: of a policy, then of its reference
+    seconds: np.ndarray  # [poses]
+
+    @property
+    def way(self) -> float:
+        """Degrees: where the reference goes, or forward where it stays about where it is."""
+        x, y = self.qpos[-1, -35:-33] - self.qpos[0, -35:-33]
+        return math.degrees(math.atan2(y, x)) if math.hypot(x, y) > 0.5 else 0.0
 
 
 def main(arguments: Arguments) -> None:
-    clips = find_clips(",".join(arguments.files))
-    model = load_body()
-    with mujoco.Renderer(model, HEIGHT, arguments.width) as renderer:
-        strips = [_strip(model, renderer, clip, arguments) for clip in clips]
-    sheet = _sheet(strips, arguments.columns)
+    _check(arguments)
+    if arguments.run is None:
+        model, strips = load_body(), [_clip_strip(clip, arguments.poses) for clip in find_clips(arguments.names)]
+    else:
+        model, strips = ghost_model(), list(_policy_strips(arguments.run, arguments.names, arguments.poses))
+    sheet = _sheet(_draw(_on_white(model), strips, arguments), arguments.columns)
     sheet = sheet.quantize(arguments.colors) if arguments.colors else sheet
-    sheet.save(arguments.out, optimize=True)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    sheet.save(arguments.out, "PNG", optimize=True)
     kilobytes = arguments.out.stat().st_size / 1024
     print(f"{arguments.out}: {len(strips)} clips of {arguments.poses} poses, {sheet.size}, {kilobytes:.0f} kB")
 
 
-def _sheet(strips: list[np.ndarray], columns: int) -> Image.Image:
-    gap = GAP if columns > 1 else 0
-    width, height = strips[0].shape[1] + gap, HEIGHT + gap
-    rows, columns = -(-len(strips) // columns), min(columns, len(strips))
-    sheet = Image.new("RGB", (columns * width - gap, rows * height - gap), "white")
-    for number, strip in enumerate(strips):
-        sheet.paste(Image.fromarray(strip), (number % columns * width, number // columns * height))
+def _check(arguments: Arguments) -> None:
+    for name, most in {"poses": 100, "width": 1000, "columns": 100}.items():
+        if not 1 <= getattr(arguments, name) <= most:
+            raise ConfigError(f"--{name} is {getattr(arguments, name)}; it must be from 1 to {most}.")
+    if not 0 <= arguments.colors <= 256:
+        raise ConfigError(f"--colors is {arguments.colors}; it must be from 1 to 256, or 0 for all.")
+
+
+# What is shown ----------------------------------------------------------------------------------
+def _evenly(frames: int, poses: int, loop: bool) -> np.ndarray:
+    """[poses] numbers of frames; a loop's last frame is its first."""
+    return np.linspace(0, frames - 1, poses, endpoint=not loop).round().astype(int)
+
+
+def _clip_strip(clip: Clip, poses: int) -> Strip:
+    qpos = np.concatenate([clip.root_pos, clip.root_quat, clip.joint_pos], axis=1)
+    frames = _evenly(clip.frames, poses, clip.loop)
+    return Strip(clip.name, qpos[frames], frames / clip.fps)
+
+
+def _policy_strips(run: Path, names: str, poses: int) -> Iterator[Strip]:
+    trained, policy = run_config(run_folder(run)).env, load(run)
+    own = getattr(trained, "clips", "")
+    config = on_clips(trained, _with_own(names, own) if names else own)
+    assert isinstance(trained, HumanoidConfig)  # others were refused
+    env = make_shown(config, trained)
+    try:
+        refuse_misfit(policy, env)
+        for piece in range(len(env.pieces)):
+            yield _policy_strip(env, policy, piece, poses)
+    finally:
+        env.close()
+
+
+def _with_own(names: str, own: str) -> str:
+    """The same names, but files for those of the run's `own` clips."""
+    try:
+        files = {name: path for path in find_files(own) for name in (path.stem, *(c.name for c in load_any(path)))}
+    except LudusError:  # they are gone; others can be followed all the same
+        files = {}
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    return ",".join(str(files.get(name) or _other(name, files)) for name in wanted)
+
+
+def _other(name: str, own: Iterable[str]) -> str:
+    """A name that is no clip of the run's own; refused where it is nothing else either."""
+    try:
+        find_files(name)
+    except ConfigError as error:
+        hint = did_you_mean(name, own)
+        raise ConfigError(f"The run has no clip {name!r}, nor is there such a file or folder.{hint}") from error
+    return name
+
+
+def _policy_strip(env: ShownMimic, policy: Policy, piece: int, poses: int) -> Strip:
+    clip = env.library.clips[piece]
+    qpos, outcome, lost = _played(env, policy, piece)
+    first, frames = 0, max(1, int(clip.duration / DT + 1e-6))
+    if clip.loop:  # its last cycle, or what led to the fall: in the first one everybody is near the clip still
+        cycle = clip.duration / DT
+        first = max(0, len(qpos) - round(cycle) if lost else round(cycle * (int(len(qpos) / cycle) - 1)))
+        frames = round(cycle) + 1
+    chosen = first + _evenly(frames, poses, clip.loop)
+    chosen = chosen[chosen < len(qpos)]
+    return Strip(f"{clip.name}: {outcome}", qpos[chosen], chosen * DT)
+
+
+@torch.no_grad()
+def _played(env: ShownMimic, policy: Policy, piece: int) -> tuple[np.ndarray, str, bool]:
+    """[steps, 70] of an episode from the clip's beginning, how it went, and whether the clip was lost."""
+    env.show(piece)
+    obs, actor, qpos = env.reset(0), policy.actor(), []
+    while True:
+        qpos.append(env.drawn()["qpos"])
+        step = env.step(actor.act(obs))
+        obs = step.obs
+        if bool(step.done[0]):
+            return np.array(qpos), env.outcome(step, len(qpos)), not bool(step.metrics["success"][0])
+
+
+# How it is drawn --------------------------------------------------------------------------------
+def _on_white(model: mujoco.MjModel) -> mujoco.MjModel:
+    """The model on white paper: of the floor nothing is seen but shadows."""
+    model = copy.copy(model)
+    model.tex_data[:] = 255  # sky and floor
+    floor = model.geom_matid[model.geom("floor").id]
+    model.mat_reflectance[floor] = model.mat_specular[floor] = 0
+    model.mat_emission[floor] = 0.35  # white in the sun, a light grey without
+    model.light_type[:] = mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
+    model.vis.global_.orthographic, model.vis.global_.fovy = 1, VIEW
+    return model
+
+
+def _draw(model: mujoco.MjModel, strips: list[Strip], arguments: Arguments) -> list[Image.Image]:
+    side = round(VIEW * SCALE * SMOOTH)
+    with mujoco.Renderer(model, side, side) as renderer:
+        return [_picture(strip, list(_poses(renderer, strip, arguments)), arguments) for strip in strips]
+
+
+def _poses(renderer: mujoco.Renderer, strip: Strip, arguments: Arguments) -> Iterator[Image.Image]:
+    """Squares of VIEW metres, the body in the middle."""
+    data, camera = mujoco.MjData(renderer.model), mujoco.MjvCamera()
+    camera.azimuth, camera.elevation, camera.distance = strip.way + arguments.azimuth, -12, 5
+    camera.lookat[:], camera.orthographic = (0, 0, 1), 1
+    left = math.radians(strip.way + 90)
+    for qpos in strip.qpos:
+        data.qpos[:] = qpos
+        # Bodies are moved before the camera instead of it after them: so the light, too, is always the same.
+        data.qpos[:2] -= qpos[:2]
+        if len(qpos) > 35:
+            data.qpos[35:37] += arguments.beside * np.array([math.cos(left), math.sin(left)]) - qpos[:2]
+        mujoco.mj_forward(renderer.model, data)
+        renderer.update_scene(data, camera)
+        yield Image.fromarray(renderer.render()).reduce(SMOOTH)
+
+
+def _picture(strip: Strip, poses: list[Image.Image], arguments: Arguments) -> Image.Image:
+    """The poses in a row, with captions; as high as it has to be, but with room at the sides."""
+    side, width = poses[0].width, arguments.width
+    row = np.full((side, (arguments.poses - 1) * width + side, 3), 255, dtype=np.uint8)
+    for number, pose in enumerate(poses):
+        place = row[:, number * width : number * width + side]
+        np.minimum(place, np.asarray(pose), out=place)  # they are on white: none cuts off another
+    _, top, _, bottom = _drawn_box(Image.fromarray(row))
+    picture = ImageOps.expand(Image.fromarray(row[top:bottom]), (0, 32, 0, 28), "white")
+    pen = ImageDraw.Draw(picture)
+    pen.text(((side - width) // 2, 2), strip.title, INK, TITLE)
+    for number, seconds in enumerate(strip.seconds):
+        pen.text((number * width + side // 2, picture.height - 4), f"{seconds:.2f} s", GREY, SMALL, anchor="ms")
+    return picture
+
+
+def _drawn_box(picture: Image.Image) -> tuple[int, int, int, int]:
+    """(left, top, right, bottom) of what is not white."""
+    return ImageOps.invert(picture).getbbox() or (0, 0, *picture.size)
+
+
+def _sheet(pictures: list[Image.Image], columns: int) -> Image.Image:
+    boxes = [_drawn_box(picture) for picture in pictures]
+    left, right = min(box[0] for box in boxes) - MARGIN, max(box[2] for box in boxes) + MARGIN
+    rows = [pictures[first : first + columns] for first in range(0, len(pictures), columns)]
+    heights = [max(picture.height for picture in row) + 2 * MARGIN for row in rows]
+    sheet = Image.new("RGB", (len(rows[0]) * (right - left), sum(heights)), "white")
+    for row, below in zip(rows, np.cumsum(heights).tolist(), strict=True):
+        for column, picture in enumerate(row):
+            place = column * (right - left), below - MARGIN - picture.height  # captions in one line
+            sheet.paste(picture.crop((left, 0, right, picture.height)), place)
     return sheet
 
 
-def _strip(model: mujoco.MjModel, renderer: mujoco.Renderer, clip: Clip, arguments: Arguments) -> np.ndarray:
-    """[height, poses · width, 3]"""
-    data, camera = mujoco.MjData(model), mujoco.MjvCamera()
-    camera.azimuth, camera.elevation, camera.distance = arguments.azimuth, -12, 3.0
-    pictures = []
-    # A loop's last pose is its first.
-    frames = np.linspace(0, clip.frames - 1, arguments.poses, endpoint=not clip.loop)
-    for frame in frames.round().astype(int):
-        data.qpos[:] = np.concatenate([clip.root_pos[frame], clip.root_quat[frame], clip.joint_pos[frame]])
-        mujoco.mj_forward(model, data)
-        camera.lookat[:] = [*clip.root_pos[frame, :2], 0.8]
-        renderer.update_scene(data, camera)
-        picture = Image.fromarray(renderer.render())
-        ImageDraw.Draw(picture).text((4, 4), f"{clip.name} {frame / clip.fps:.2f} s", fill=(0, 0, 0))
-        pictures.append(np.asarray(picture))
-    return np.concatenate(pictures, axis=1)
-
-
 if __name__ == "__main__":
-    main(tyro.cli(Arguments, description=__doc__))
+    try:
+        main(tyro.cli(Arguments, description=__doc__))
+    except LudusError as error:
+        sys.exit(f"contact_sheet: {error}")

@@ -1,23 +1,30 @@
 """What is found wrong with clips, how clips are found by name, and the command `ludus motions`."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import mujoco
 import numpy as np
 import pytest
+import torch
 
 import ludus.envs.humanoid.catalogue as catalogue
-from ludus.envs.humanoid.body import JOINTS
+import ludus.envs.humanoid.following as following
+from ludus.envs.humanoid.body import BODIES, JOINTS, load_body
 from ludus.envs.humanoid.catalogue import find_clips, known_clips
 from ludus.envs.humanoid.checks import check_motion
 from ludus.envs.humanoid.clip import Clip, load_clip, save_clip
+from ludus.envs.humanoid.following import PHASES, follow
 from ludus.envs.humanoid.importing.floor import put_on_floor
+from ludus.envs.humanoid.motions import MotionLibrary
+from ludus.envs.humanoid.task import DT, MOTOR_LAG, SUBSTEPS
 from ludus.errors import ConfigError, DataError
 from ludus.motion_commands import motions
-from motion_files import CMU_SKELETON, SHARED, needs_shared, write_bvh
+from motion_files import CMU_SKELETON, DEEPMIMIC, SHARED, needs_shared, write_bvh
 
 FRAMES = 121
 WALK = "humanoid3d_walk"
@@ -129,6 +136,140 @@ def test_held_poses_are_told() -> None:
     clip = bent("right_knee", np.repeat(np.linspace(0, 1, 61), 2)[:FRAMES])
     clip.joint_pos[:, JOINTS.index("abdomen_y")] = 0
     assert any("equal the one before" in what for what in levels(clip))
+
+
+# Motors ---------------------------------------------------------------------------------------------
+def shipped(name: str) -> Clip:
+    (clip,) = find_clips(f"shipped:{name}")
+    return clip
+
+
+def told_of_motors(clip: Clip) -> tuple[str, str]:
+    (finding,) = (finding for finding in check_motion(clip) if finding.what.startswith("The motors"))
+    return finding.level, finding.what
+
+
+def test_motors_follow_every_shipped_clip_to_10_cm() -> None:
+    for clip in find_clips("all"):
+        assert float(follow(clip).distances.max()) < 0.1, clip.name
+    level, what = told_of_motors(shipped("jog"))
+    assert level == "ok"
+    assert re.fullmatch(r"The motors can follow: at most 9 cm off \(the (left|right) foot at 0\.\d\d s\)\.", what)
+
+
+@pytest.mark.parametrize("loop", [True, False])
+def test_motors_cannot_follow_a_run_six_times_as_fast(loop: bool) -> None:
+    jog = shipped("jog")
+    clip = replace(jog, fps=6 * jog.fps, loop=loop)
+    level, what = told_of_motors(clip)
+    assert level == "warning"
+    found = re.fullmatch(
+        r"The motors cannot follow: at (.*) s the (left|right) foot is (\d+) cm off, "
+        r"and for (.*) s more than 25 cm\.",
+        what,
+    )
+    assert found, what
+    assert 0 <= float(found[1]) <= clip.duration + 0.005
+    assert 50 < int(found[3]) < 100
+    assert 0 < float(found[4]) <= clip.duration + 0.005
+
+
+def test_the_body_and_the_time_that_motors_cannot_follow_are_told() -> None:
+    t = np.arange(FRAMES) / 60
+    whirl = -1.4 + 1.4 * np.sin(2 * np.pi * 5 * np.clip(t - 1.0, 0, 0.4))
+    _, what = told_of_motors(bent("left_shoulder_x", whirl))
+    found = re.match(r"The motors cannot follow: at (.*) s the left hand is \d+ cm off, and for (.*) s more", what)
+    assert found, what
+    assert 1.0 < float(found[1]) < 1.5
+    assert float(found[2]) < 0.4
+
+
+@pytest.mark.parametrize("clip", [bent("left_knee", -1.2), moved(-0.2), moved(1.0)])
+def test_floor_and_limits_are_not_blamed_on_motors(clip: Clip) -> None:
+    level, what = told_of_motors(clip)
+    assert level == "ok"
+    assert "at most 0 cm off" in what
+
+
+def test_weaker_motors_cannot_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    def weak() -> mujoco.MjModel:
+        model = load_body()
+        model.actuator_forcerange /= 20
+        return model
+
+    monkeypatch.setattr(following, "load_body", weak)
+    assert told_of_motors(shipped("jog"))[0] == "warning"
+
+
+@pytest.mark.parametrize("name", ["jog", "punch_combo"])
+def test_a_clip_is_followed_as_a_plain_simulation_does_it(name: str) -> None:
+    """Also between the control steps that start with the clip, where another one started half a step later."""
+    clip, followed = shipped(name), follow(shipped(name))
+    library, seconds = MotionLibrary([clip], 5.0), clip.duration + clip.loop * 1.0
+    for phase in range(PHASES):
+        start = phase * DT / PHASES
+        steps = int((seconds - start) / DT + 1e-6)
+        slow = follow_slowly(library, start, steps)
+        np.testing.assert_allclose(followed.times[phase::PHASES], start + DT * np.arange(1, steps + 1), atol=1e-9)
+        np.testing.assert_allclose(followed.distances[phase::PHASES], slow, atol=1e-5)
+
+
+def follow_slowly(library: MotionLibrary, start: float, steps: int) -> np.ndarray:
+    """[steps, 15]"""
+
+    def at(step: int) -> list[np.ndarray]:
+        return [
+            part[0].double().numpy() for part in library.at(torch.tensor([0]), torch.tensor([start + DT * step]))
+        ]
+
+    model = load_body()
+    model.geom_contype[:] = model.geom_conaffinity[:] = 0
+    model.jnt_limited[:] = 0
+    data = mujoco.MjData(model)
+    data.qpos[:], data.qvel[:] = at(0)[:2]
+    distances = np.zeros((steps, len(BODIES)))
+    for step in range(steps):
+        qpos, qvel, places, _ = at(step + 1)
+        data.ctrl[:] = qpos[7:] + MOTOR_LAG * qvel[6:]
+        mujoco.mj_step(model, data, SUBSTEPS)
+        data.qpos[:7], data.qvel[:6] = qpos[:7], qvel[:6]
+        mujoco.mj_forward(model, data)
+        distances[step] = np.linalg.norm(data.xpos[1:] - places, axis=1)
+    return distances
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers so large overflow here and there
+@pytest.mark.parametrize("loop", [True, False])
+@pytest.mark.parametrize("size", [1e3, 1e6, 1e12, 1e37, 1e300])
+def test_wild_numbers_are_told_not_to_be_followable(
+    size: float, loop: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    clip, random = standing(loop=loop, fps=1000.0), np.random.default_rng(0)
+    clip.joint_pos[:] = size * random.normal(size=clip.joint_pos.shape)
+    clip.root_pos[:] = size * random.normal(size=clip.root_pos.shape)
+    level, what = told_of_motors(clip)
+    assert level == "error"
+    assert re.fullmatch(r"The motors cannot follow: at 0\.\d\d s the simulation breaks down\.", what)
+    assert not list(tmp_path.iterdir())  # MuJoCo would leave a log
+
+
+def test_a_clip_shorter_than_a_control_step_says_nothing_of_motors() -> None:
+    clip = standing(loop=False)
+    short = replace(clip, root_pos=clip.root_pos[:2], root_quat=clip.root_quat[:2], joint_pos=clip.joint_pos[:2])
+    assert not [finding for finding in check_motion(short) if "motors" in finding.what]
+
+
+@needs_shared
+@pytest.mark.parametrize("path", DEEPMIMIC, ids=lambda path: path.stem)
+def test_motors_follow_deepmimics_clips_to_20_cm(path: Path) -> None:
+    (clip,) = find_clips(str(path))
+    if clip.name == "backflip":  # whose left shoulder turns with 71 rad/s for one pose
+        level, what = told_of_motors(clip)
+        assert level == "warning"
+        assert "at 0.48 s the left hand is 3" in what
+    else:
+        assert float(follow(clip).distances.max()) < 0.2
 
 
 # Names ----------------------------------------------------------------------------------------------

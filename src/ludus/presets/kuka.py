@@ -1,32 +1,47 @@
 """The main job: a KUKA iiwa picks and places a cube."""
 
+import dataclasses
+
 from ludus.algorithms.ppo import PPOConfig
-from ludus.config import CheckpointConfig, EvalConfig, LoopConfig, TrainConfig
+from ludus.config import EvalConfig, LoopConfig, TrainConfig
 from ludus.envs.kuka.task import KukaConfig
 from ludus.policies.policy import PolicyConfig
 from ludus.presets import Preset
+
+_PICK_PLACE = TrainConfig(
+    groups=2,
+    env=KukaConfig(num_envs=256),
+    policy=PolicyConfig(hidden=(128, 128), initial_std=0.7),
+    ppo=PPOConfig(
+        horizon=16,
+        minibatches=16,
+        update_epochs=8,
+        learning_rate=6e-4,
+        learning_rate_final=6e-5,
+        gamma=0.97,
+        entropy_coef=0.01,
+        std_final=0.15,
+    ),
+    loop=LoopConfig(total_steps=500_000),
+    eval=EvalConfig(every=50_000, episodes=100),
+)
+
+# As many iterations, each with more arms: more steps in less time.
+_LARGE = dataclasses.replace(
+    _PICK_PLACE,
+    device="cuda",
+    precision="tf32",
+    groups=1,
+    env=KukaConfig(num_envs=2_048),
+    loop=LoopConfig(total_steps=3_000_000),
+    eval=EvalConfig(every=500_000, episodes=100),
+)
 
 PRESETS = [
     Preset(
         "kuka-pick-place",
         "A KUKA iiwa picks a cube up from anywhere on the table and places it on a pad (PPO).",
-        TrainConfig(
-            groups=2,
-            env=KukaConfig(num_envs=256),
-            policy=PolicyConfig(hidden=(128, 128), initial_std=0.7),
-            ppo=PPOConfig(
-                horizon=16,
-                minibatches=16,
-                update_epochs=8,
-                learning_rate=6e-4,
-                learning_rate_final=6e-5,
-                gamma=0.97,
-                entropy_coef=0.01,
-                std_final=0.15,
-            ),
-            loop=LoopConfig(total_steps=500_000),
-            eval=EvalConfig(every=50_000, episodes=100),
-            checkpoint=CheckpointConfig(),
-        ),
-    )
+        _PICK_PLACE,
+    ),
+    Preset("kuka-pick-place-large", "The same with 2,048 arms on a GPU.", _LARGE),
 ]

@@ -9,11 +9,13 @@ from torch import Tensor
 from ludus.envs.check import Finding
 from ludus.envs.humanoid.body import BODIES, HINGES, JOINTS, body_model
 from ludus.envs.humanoid.clip import Clip
+from ludus.envs.humanoid.following import follow
 from ludus.envs.humanoid.importing.hinges import limits
 from ludus.envs.humanoid.importing.motion import HELD_SHARE
 from ludus.envs.humanoid.importing.seam import seam_jumps, seam_turns
 from ludus.envs.humanoid.kinematics import forward_kinematics, lowest_points
 from ludus.envs.humanoid.rotations import conjugate, multiply, rotate, rotation_vector
+from ludus.envs.humanoid.tracking import ANY_DISTANCE
 
 LIMIT_SLACK = 0.02  # rad beyond a joint's limit that nobody notices
 LIMIT_FAR = 1.0  # rad beyond a limit where the body cannot follow at all
@@ -51,6 +53,7 @@ def check_motion(clip: Clip) -> list[Finding]:
         *_check_gimbal(clip),
         *_check_speed(clip),
         *_check_jumps(clip, positions.numpy()),
+        *_check_motors(clip),
         *_check_floor(clip, lowest, _centre_of_mass(positions, rotations)),
         *_check_sliding(clip, positions, rotations),
     ]
@@ -167,6 +170,26 @@ def _usual_around(values: np.ndarray, fps: float) -> np.ndarray:
     padded = np.pad(values, ((reach, reach), (0, 0)), constant_values=np.nan)
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1, axis=0)
     return np.nanmedian(windows, axis=-1)
+
+
+def _check_motors(clip: Clip) -> Iterator[Finding]:
+    times, distances = follow(clip)
+    if not len(times):
+        return
+    sample, body = divmod(int(distances.argmax()), len(BODIES))
+    most, time = float(distances[sample, body]), float(times[sample])
+    when = f"{time % clip.duration if clip.loop else time:.2f} s"
+    fix = "Is the rate right (--fps)? Else slow the source down, or smooth it there."
+    if not np.isfinite(most):
+        yield Finding("error", f"The motors cannot follow: at {when} the simulation breaks down.", fix)
+        return
+    name, told = BODIES[body].replace("_", " "), f"{most * 100:.0f} cm"
+    if most > ANY_DISTANCE:  # an evaluation by the strict rule would fail there
+        seconds = float((distances[:, body] > ANY_DISTANCE).double().mean()) * clip.duration
+        what = f"at {when} the {name} is {told} off, and for {seconds:.2f} s more than {ANY_DISTANCE * 100:.0f} cm"
+        yield Finding("warning", f"The motors cannot follow: {what}.", f"A policy will lag there, too. {fix}")
+    else:
+        yield Finding("ok", f"The motors can follow: at most {told} off (the {name} at {when}).")
 
 
 def _check_floor(clip: Clip, lowest: np.ndarray, centre: np.ndarray) -> Iterator[Finding]:
