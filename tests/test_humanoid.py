@@ -732,6 +732,18 @@ def test_an_evaluation_of_speed_tells_how_far_poses_are_from_the_clips() -> None
         np.testing.assert_allclose(step.metrics["pose_error"], 1000 * expected / number, rtol=5e-3, atol=0.1)
 
 
+@pytest.mark.parametrize("discriminate", ["nothing", "motion"])
+def test_an_evaluation_rewards_style_where_a_discriminator_judges_it(discriminate: str) -> None:
+    env = make_speed([walk_clip()], rows=8, evaluation=True, discriminate=discriminate)
+    env.reset(0)
+    step = env.step(random_actions(env, 1, 0.5)[0])  # after one step the means are that step's
+    speed = np.exp(-4 * step.metrics["speed_error"].double().numpy() ** 2)
+    style = np.exp(-100 * (step.metrics["pose_error"].double().numpy() / 1000) ** 2)
+    expected = (speed + style) / 2 if discriminate == "motion" else speed
+    np.testing.assert_allclose(step.reward, expected, rtol=1e-4)
+    assert np.abs(style - speed).max() > 0.01  # else nothing is told apart
+
+
 # The contract -----------------------------------------------------------------------------------------
 CONTRACT: dict[str, Callable[[int], HumanoidTask]] = {
     "mimic": lambda n: make([walk_clip(), standing_clip()], n),
