@@ -73,14 +73,18 @@ def test_the_gpu_simulates_as_the_threads_do() -> None:
     model.opt.iterations, model.opt.ls_iterations = 20, 50
     model.opt.cone = mujoco.mjtCone.mjCONE_ELLIPTIC  # see tests/test_warp.py
     sim, other = WarpSimulator(model, SIMS, 2, DEVICE, "positions"), CpuSimulator(model, SIMS, 2, threads=4)
+    generator = torch.Generator().manual_seed(0)
     for _ in range(10):
-        control = 0.2 * torch.rand((SIMS, model.nu), dtype=torch.float64) - 0.1
+        control = 0.2 * torch.rand((SIMS, model.nu), dtype=torch.float64, generator=generator) - 0.1
         for each in (sim, other):
             each.field("ctrl").copy_(control)
             each.begin_step()
             each.end_step()
     for name in ("qpos", "xpos"):
-        assert (sim.field(name).cpu().double() - other.field(name)).abs().max() < 1e-3, name
+        apart = (sim.field(name).cpu().double() - other.field(name)).abs().flatten(1).amax(1)
+        # Where one side makes a contact a little earlier the two part; that may happen to few.
+        assert apart.median() < 1e-5, name
+        assert apart.quantile(0.9) < 1e-3, name
     other.close()
 
 
@@ -140,26 +144,30 @@ def test_a_rollout_with_graphs_is_one_without() -> None:
     ).abs().max() < 1e-2  # before any graph is recorded, and in it
 
 
-def test_speed() -> None:
-    """Not a test of anything: what to look at beside benchmarks/gpu.py."""
-    env = kuka(num_envs=4096)
-    env.reset(0)
-    action = torch.zeros((4096, 4), device=DEVICE)
-
-    def work() -> None:
-        env.begin_step(action)
-        env.end_step()
-
-    step = Graphed(work, DEVICE, generators=env.generators)
-    for _ in range(4):
-        step()
-    torch.cuda.synchronize()
-    started = time.perf_counter()
-    for _ in range(20):
-        step()
-    torch.cuda.synchronize()
-    seconds = (time.perf_counter() - started) / 20
-    print(f"KUKA, 4096 simulations: {1e3 * seconds:.1f} ms a step, {4096 / seconds:,.0f} steps/s")
+def test_recorded_rollouts_start_where_an_evaluation_failed() -> None:
+    """A graph knows the chances of the starts by their address: an evaluation changes what it draws."""
+    changes = {
+        "env.clips": "bow,wave",
+        "env.num_envs": 512,
+        "env.max_steps": 5,
+        "env.simulator": "warp",
+        "groups": 1,
+    }
+    config = apply_overrides(find_preset("humanoid-mimic").config, changes | {"ppo.horizon": 16})
+    env = make_vec_env(config.env, 512, device=DEVICE)
+    assert isinstance(env, SimTask)
+    policy = make_actor_critic(env, config.policy, seed=2).to(DEVICE)
+    collector = Collector([env], policy, make_schedule(config, 512), 0.97, seed=1, cuda_graphs=True)
+    shares = []
+    for rollout in range(8):
+        if rollout == 4:
+            for _ in range(4):  # smoothed: the first alone would move half of the weight
+                collector.adapt({"success": [0.0, 1.0]}, {"clip": [0.0, 1.0], "ended": [0.5, 1.0]})
+        assert torch.isfinite(collector.collect(rollout).obs).all()
+        shares.append(float((env.memory["clip"] == 0).float().mean()))
+    collector.close()
+    assert 0.4 < shares[3] < 0.6, shares
+    assert shares[7] > 0.8, shares
 
 
 def main(part: str) -> int:

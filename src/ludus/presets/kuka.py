@@ -33,8 +33,8 @@ _LARGE = dataclasses.replace(
     precision="tf32",
     groups=1,
     env=KukaConfig(num_envs=2_048),
-    loop=LoopConfig(total_steps=3_000_000),
-    eval=EvalConfig(every=500_000, episodes=100),
+    loop=LoopConfig(total_steps=1_500_000),
+    eval=EvalConfig(every=250_000, episodes=100),
 )
 
 PRESETS = [
