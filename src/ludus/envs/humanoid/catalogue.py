@@ -80,7 +80,10 @@ def clip_files(name: str) -> list[Path]:
         return [path]
     beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() and path.parent != Path() else []
     hint = did_you_mean(name, known) or did_you_mean(path.name, beside)
-    raise ConfigError(f"There is no clip {name!r}, nor such a file or folder.{hint} There are: {_known_text()}.")
+    raise ConfigError(
+        f"There is no clip {name!r}, nor such a file or folder.{hint} There are: {_known_text()}. "
+        "'ludus motions import FILE' brings in others."
+    )
 
 
 def _shipped_clip(name: str) -> Path:
