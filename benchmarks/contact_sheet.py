@@ -1,16 +1,17 @@
 """Pictures of motion, a strip of poses each: what numbers do not show about it, a glance does.
 
-Clips as they are, or what a policy makes of them, beside the ghost of what it should do:
+Clips as they are; what a policy makes of them, beside the ghost of what it should do; or one that follows none:
 
     python benchmarks/contact_sheet.py all --out clips.png
     python benchmarks/contact_sheet.py --run RUN --clip walk,motions/jump.npz --out policy.png
+    python benchmarks/contact_sheet.py --run AMP_RUN ANOTHER --out amp.png
 """
 
 import copy
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -29,8 +30,10 @@ from ludus.envs.humanoid.catalogue import find_clips, find_files, load_any
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.ghost import ghost_model
+from ludus.envs.humanoid.making import make_humanoid
 from ludus.envs.humanoid.task import DT
 from ludus.envs.humanoid.trials import ShownMimic, make_shown, on_clips
+from ludus.envs.vec import Step, VecEnv
 from ludus.errors import ConfigError, LudusError, did_you_mean
 from ludus.policies.policy import Policy
 from ludus.runs import load, run_config, run_folder
@@ -40,6 +43,7 @@ VIEW = 3.2  # m, the side of the square that is drawn of a pose: room for a flip
 SCALE = 100  # pixels of a metre, the same in all strips
 SMOOTH = 2  # drawn so many times larger, for smooth edges
 MARGIN = 16  # pixels, around strips
+SPEED_SECONDS = 1.2  # that are shown of a policy which follows no clip
 INK, GREY = (25, 30, 40), (95, 103, 115)
 TITLE, SMALL = ImageFont.load_default(20), ImageFont.load_default(16)
 
@@ -50,8 +54,9 @@ class Arguments:
     """Names of clips, files or folders."""
     clip: str = ""
     """The same with commas between. Of a run also its own clips by name; by default all of them."""
-    run: Path | None = None
-    """Draw the best policy of this run: of loops the last whole cycle of an episode, of others all."""
+    run: tuple[Path, ...] = ()
+    """Draw the best policies of these runs: of loops the last whole cycle of an episode, of others all; where no
+    clip is followed, some seconds from the middle of an episode."""
     out: Path = Path("sheet.png")
     poses: int = 10
     beside: float = 0.6
@@ -85,16 +90,16 @@ class Strip:
 
 def main(arguments: Arguments) -> None:
     _check(arguments)
-    if arguments.run is None:
-        model, strips = load_body(), [_clip_strip(clip, arguments.poses) for clip in find_clips(arguments.names)]
+    if arguments.run:
+        strips = [s for run in arguments.run for s in _policy_strips(run, arguments.names, arguments.poses)]
     else:
-        model, strips = ghost_model(), list(_policy_strips(arguments.run, arguments.names, arguments.poses))
-    sheet = _sheet(_draw(_on_white(model), strips, arguments), arguments.columns)
+        strips = [_clip_strip(clip, arguments.poses) for clip in find_clips(arguments.names)]
+    sheet = _sheet([_draw(strip, arguments) for strip in strips], arguments.columns)
     sheet = sheet.quantize(arguments.colors) if arguments.colors else sheet
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     sheet.save(arguments.out, "PNG", optimize=True)
     kilobytes = arguments.out.stat().st_size / 1024
-    print(f"{arguments.out}: {len(strips)} clips of {arguments.poses} poses, {sheet.size}, {kilobytes:.0f} kB")
+    print(f"{arguments.out}: {len(strips)} strips of {arguments.poses} poses, {sheet.size}, {kilobytes:.0f} kB")
 
 
 def _check(arguments: Arguments) -> None:
@@ -119,6 +124,9 @@ def _clip_strip(clip: Clip, poses: int) -> Strip:
 
 def _policy_strips(run: Path, names: str, poses: int) -> Iterator[Strip]:
     trained, policy = run_config(run_folder(run)).env, load(run)
+    if isinstance(trained, HumanoidConfig) and trained.goal == "speed" and not names:
+        yield _speed_strip(trained, policy, run_folder(run).name, poses)
+        return
     own = getattr(trained, "clips", "")
     config = on_clips(trained, _with_own(names, own) if names else own)
     assert isinstance(trained, HumanoidConfig)  # others were refused
@@ -152,29 +160,46 @@ def _other(name: str, own: Iterable[str]) -> str:
 
 
 def _policy_strip(env: ShownMimic, policy: Policy, piece: int, poses: int) -> Strip:
-    clip = env.library.clips[piece]
-    qpos, outcome, lost = _played(env, policy, piece)
+    env.show(piece)
+    qpos, last = _episode(env, policy, lambda: env.drawn()["qpos"])
+    clip, lost = env.library.clips[piece], not bool(last.metrics["success"][0])
     first, frames = 0, max(1, int(clip.duration / DT + 1e-6))
     if clip.loop:  # its last cycle, or what led to the fall: in the first one everybody is near the clip still
         cycle = clip.duration / DT
         first = max(0, len(qpos) - round(cycle) if lost else round(cycle * (int(len(qpos) / cycle) - 1)))
         frames = round(cycle) + 1
-    chosen = first + _evenly(frames, poses, clip.loop)
-    chosen = chosen[chosen < len(qpos)]
-    return Strip(f"{clip.name}: {outcome}", qpos[chosen], chosen * DT)
+    return _strip(f"{clip.name}: {env.outcome(last, len(qpos))}", qpos, first + _evenly(frames, poses, clip.loop))
+
+
+def _speed_strip(config: HumanoidConfig, policy: Policy, name: str, poses: int) -> Strip:
+    env = make_humanoid(config, 1, 1, evaluation=True, device="cpu")
+    try:
+        refuse_misfit(policy, env)
+        qpos, last = _episode(env, policy, lambda: env.sim.field("qpos")[0].numpy().copy())
+    finally:
+        env.close()
+    told = {measure: float(values[0]) for measure, values in last.metrics.items()}
+    how = f"{'upright for' if told['success'] else 'fell after'} {len(qpos) * DT:.1f} s"
+    title = f"{name}: {how}, {told['speed_error']:.2f} m/s off, nearest pose {told['pose_error']:.0f} mm"
+    return _strip(title, qpos, len(qpos) // 2 + _evenly(round(SPEED_SECONDS / DT), poses, loop=False))
+
+
+def _strip(title: str, qpos: np.ndarray, frames: np.ndarray) -> Strip:
+    """Of a policy, whose episode may have ended before the last of the frames."""
+    shown = frames[frames < len(qpos)]
+    return Strip(title, qpos[shown], shown * DT)
 
 
 @torch.no_grad()
-def _played(env: ShownMimic, policy: Policy, piece: int) -> tuple[np.ndarray, str, bool]:
-    """[steps, 70] of an episode from the clip's beginning, how it went, and whether the clip was lost."""
-    env.show(piece)
-    obs, actor, qpos = env.reset(0), policy.actor(), []
+def _episode(env: VecEnv, policy: Policy, pose: Callable[[], np.ndarray]) -> tuple[np.ndarray, Step]:
+    """[steps, …] the poses of an episode, and its last step."""
+    obs, actor, poses = env.reset(0), policy.actor(), []
     while True:
-        qpos.append(env.drawn()["qpos"])
+        poses.append(pose())
         step = env.step(actor.act(obs))
         obs = step.obs
         if bool(step.done[0]):
-            return np.array(qpos), env.outcome(step, len(qpos)), not bool(step.metrics["success"][0])
+            return np.array(poses), step
 
 
 # How it is drawn --------------------------------------------------------------------------------
@@ -190,10 +215,13 @@ def _on_white(model: mujoco.MjModel) -> mujoco.MjModel:
     return model
 
 
-def _draw(model: mujoco.MjModel, strips: list[Strip], arguments: Arguments) -> list[Image.Image]:
-    side = round(VIEW * SCALE * SMOOTH)
+def _draw(strip: Strip, arguments: Arguments) -> Image.Image:
+    model, side = (
+        _on_white(ghost_model() if strip.qpos.shape[1] > 35 else load_body()),
+        round(VIEW * SCALE * SMOOTH),
+    )
     with mujoco.Renderer(model, side, side) as renderer:
-        return [_picture(strip, list(_poses(renderer, strip, arguments)), arguments) for strip in strips]
+        return _picture(strip, list(_poses(renderer, strip, arguments)), arguments)
 
 
 def _poses(renderer: mujoco.Renderer, strip: Strip, arguments: Arguments) -> Iterator[Image.Image]:

@@ -188,6 +188,8 @@ def test_evaluation_line_fits_beside_its_step_and_is_the_same_for_other_tasks() 
     known = {"eval/success_rate": 1.0, "eval/success_low": 0.8, "eval/success_high": 1.0}
     known |= {"eval/mean_reward": 286.34, "eval/std_reward": 12.0}
     assert text.evaluation_line(known) == "success 100.0 % (80–100) · reward 286.3 ± 12"
+    styled = text.evaluation_line(known | {"eval/pose_error": 9.2, "eval/speed_error": 0.081})
+    assert styled == "success 100.0 % (80–100) · pose 9 mm · speed ±0.08 m/s"
     line = text.evaluation_line(known | {"eval/mpjpe": 148.4})
     assert line == "success 100.0 % (80–100) · MPJPE 148 mm · reward 286.3"
     assert len(f"eval at 500,000,000: {line} ★") <= 80
