@@ -180,7 +180,8 @@ def _speed_strip(config: HumanoidConfig, policy: Policy, name: str, poses: int) 
         env.close()
     told = {measure: float(values[0]) for measure, values in last.metrics.items()}
     how = f"{'upright for' if told['success'] else 'fell after'} {len(qpos) * DT:.1f} s"
-    title = f"{name}: {how}, {told['speed_error']:.2f} m/s off, nearest pose {told['pose_error']:.0f} mm"
+    style = f", nearest pose {told['pose_error']:.0f} mm" if "pose_error" in told else ""
+    title = f"{name}: {how}, {told['speed_error']:.2f} m/s off{style}"
     return _strip(title, qpos, len(qpos) // 2 + _evenly(round(SPEED_SECONDS / DT), poses, loop=False))
 
 

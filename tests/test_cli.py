@@ -343,7 +343,7 @@ def test_play_serves_a_page_and_ends_by_itself(kuka: Path) -> None:
 # Bad input --------------------------------------------------------------------------------------------
 BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "unknown command": (("trian",), ("'trian'", "Did you mean 'train'?")),
-    "unknown preset": (("train", "kuka-pick-plce"), ("Did you mean 'kuka-pick-place'?", "ludus list")),
+    "unknown preset": (("train", "kuka-pick-plce"), ("Did you mean 'kuka-pick-place'", "ludus list")),
     "unknown environment": (("train", "gym:CartPol-v1"), ("Did you mean 'CartPole-v1'",)),
     "unknown module": (("train", "gym:no_such_module:X-v0"), ("'no_such_module'", "installed")),
     "option without value": (("train", "gym:CartPole-v1", "--run-dir"), ("--run-dir needs a value",)),

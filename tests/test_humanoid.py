@@ -63,7 +63,7 @@ def make_speed(clips: list[Clip], rows: int = 4, evaluation: bool = False, **set
 
 
 def library_of(clips: list[Clip], config: HumanoidConfig) -> MotionLibrary:
-    return MotionLibrary(clips, DT * (config.max_steps + max(config.future) + config.window + 1))
+    return MotionLibrary(clips, DT * config.max_steps, ahead=DT * (max(config.future) + config.window + 1))
 
 
 def random_actions(env: HumanoidTask, steps: int, scale: float = 1.0, seed: int = 0) -> Tensor:
@@ -380,6 +380,17 @@ def test_an_evaluation_tries_every_clip_from_starts_spread_over_its_loop() -> No
     np.testing.assert_allclose(step.metrics["ended"], start + DT, atol=1e-6)
 
 
+def test_an_evaluation_follows_a_long_loop_for_a_whole_cycle() -> None:
+    env = make([walk_clip(seconds=3.0)], evaluation=True, eval_starts=4, max_steps=30, future=(1, 40))
+    clip, start, steps = evaluation_plan(env.config, env.library)
+    assert steps.tolist() == [90] * 4
+    end = start + DT * (steps + 40)  # as far as the last observation looks
+    stride = env.library.at(clip, start + 3.0).qpos[:, 0] - env.library.at(clip, start).qpos[:, 0]
+    last, before = (env.library.at(clip, time).qpos[:, 0] for time in (end, end - 3.0))
+    assert (stride > 0.5).all()
+    np.testing.assert_allclose(last - before, stride, atol=1e-4)
+
+
 def recorded_evaluation(env: MimicTask, actions: Tensor) -> list[tuple[np.ndarray, np.ndarray, Step]]:
     """(bodies, their reference, step) of every step, before any row is restarted."""
     seen: list[tuple[np.ndarray, np.ndarray]] = []
@@ -396,9 +407,9 @@ def recorded_evaluation(env: MimicTask, actions: Tensor) -> list[tuple[np.ndarra
 
 
 def test_measures_equal_slow_versions_on_a_recorded_rollout() -> None:
-    env = make([standing_clip(seconds=1.0), walk_clip()], evaluation=True, eval_starts=6, max_steps=30)
+    env = make([standing_clip(seconds=1.0), walk_clip()], evaluation=True, eval_starts=6, max_steps=36)
     strength = torch.tensor([0.0, 0.0, 0.2, 0.5, 0.7, 1.0, 1.0])[:, None]  # so that some succeed
-    record = recorded_evaluation(env, random_actions(env, 30) * strength)
+    record = recorded_evaluation(env, random_actions(env, 36) * strength)
     strict, failed = [], []
     for row in range(7):
         end = next(t for t, (_, _, step) in enumerate(record) if step.done[row])
@@ -712,7 +723,7 @@ def test_speed_is_rewarded_by_the_slow_formula_and_a_fall_ends_it() -> None:
 
 def test_an_evaluation_of_speed_tells_how_far_poses_are_from_the_clips() -> None:
     clip = walk_clip(fps=30.0)
-    env = make_speed([clip], rows=3, evaluation=True)
+    env = make_speed([clip], rows=3, evaluation=True, discriminate="motion")
     env.reset(0)
     score, expected = env.score, np.zeros(3)
     frames = torch.arange(clip.frames)
@@ -732,16 +743,15 @@ def test_an_evaluation_of_speed_tells_how_far_poses_are_from_the_clips() -> None
         np.testing.assert_allclose(step.metrics["pose_error"], 1000 * expected / number, rtol=5e-3, atol=0.1)
 
 
-@pytest.mark.parametrize("discriminate", ["nothing", "motion"])
-def test_an_evaluation_rewards_style_where_a_discriminator_judges_it(discriminate: str) -> None:
-    env = make_speed([walk_clip()], rows=8, evaluation=True, discriminate=discriminate)
-    env.reset(0)
-    step = env.step(random_actions(env, 1, 0.5)[0])  # after one step the means are that step's
-    speed = np.exp(-4 * step.metrics["speed_error"].double().numpy() ** 2)
-    style = np.exp(-100 * (step.metrics["pose_error"].double().numpy() / 1000) ** 2)
-    expected = (speed + style) / 2 if discriminate == "motion" else speed
-    np.testing.assert_allclose(step.reward, expected, rtol=1e-4)
-    assert np.abs(style - speed).max() > 0.01  # else nothing is told apart
+def test_an_evaluation_rewards_style_where_a_discriminator_judges_it() -> None:
+    free, judged = (make_speed([walk_clip()], 8, evaluation=True, discriminate=d) for d in ("nothing", "motion"))
+    for env in (free, judged):
+        env.reset(0)
+    speed, both = (env.step(random_actions(env, 1, 0.5)[0]) for env in (free, judged))
+    assert "pose_error" not in speed.metrics
+    style = np.exp(-100 * (both.metrics["pose_error"].double().numpy() / 1000) ** 2)  # of the one step so far
+    np.testing.assert_allclose(both.reward, (speed.reward.numpy() + style) / 2, rtol=1e-4)
+    assert np.abs(style - speed.reward.numpy()).max() > 0.01  # else nothing is told apart
 
 
 # The contract -----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import platform
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from ludus.training.checkpoint import (
 )
 from ludus.training.evaluator import Evaluation, evaluate
 from ludus.training.loop import Trainer
+from ludus.training.run_lock import run_lock
 
 
 # Training ---------------------------------------------------------------------------------------
@@ -66,9 +67,10 @@ def train(
     if config.log.wandb and importlib.util.find_spec("wandb") is None:  # before anything is written
         raise ConfigError("W&B logging is on, but the package is missing: `pip install 'ludus[wandb]'`.")
     folder = Path(run_dir) if run_dir else Path("runs") / preset.replace(":", "-") / _run_name(config.seed)
-    with console or Console() as screen:
+    with ExitStack() as held, console or Console() as screen:
         with closing(Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks)) as trainer:
-            _create_run(folder, preset, config)  # settings that do not work have left nothing behind
+            held.enter_context(run_lock(folder))  # settings that do not work have left nothing behind
+            _create_run(folder, preset, config)
             screen.plan(f"{preset} → {folder}", [*trainer.plan.lines(), *trainer.job.lines()])
             trainer.run()
         _finish(trainer)
@@ -93,8 +95,8 @@ def resume(
 ) -> Path:
     """Go on with a run from its newest intact checkpoint, exactly where it was."""
     folder = run_folder(run)
-    config = apply_overrides(run_config(folder), overrides or {})
-    with console or Console() as screen:
+    with run_lock(folder), console or Console() as screen:
+        config = apply_overrides(run_config(folder), overrides or {})
         clear_leftovers(folder / "checkpoints")
         checkpoint = newest_intact(folder / "checkpoints", screen.warning)
         with closing(Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks)) as trainer:
@@ -170,7 +172,6 @@ def _create_run(folder: Path, preset: str, config: TrainConfig) -> None:
             raise ConfigError(
                 f"{folder} already holds a run; 'ludus resume {folder}' continues it, or choose another --run-dir."
             )
-        folder.mkdir(parents=True, exist_ok=True)
         _write_config(folder, config)
         (folder / "run.json").write_text(json.dumps(facts, indent=1))
     except OSError as error:

@@ -187,7 +187,7 @@ def _check_motors(clip: Clip) -> Iterator[Finding]:
     if most > ANY_DISTANCE:  # an evaluation by the strict rule would fail there
         seconds = float((distances[:, body] > ANY_DISTANCE).double().mean()) * clip.duration
         what = f"at {when} the {name} is {told} off, and for {seconds:.2f} s more than {ANY_DISTANCE * 100:.0f} cm"
-        yield Finding("warning", f"The motors cannot follow: {what}.", f"A policy will lag there, too. {fix}")
+        yield Finding("warning", f"The motors cannot follow: {what}.", f"Most policies will lag there. {fix}")
     else:
         yield Finding("ok", f"The motors can follow: at most {told} off (the {name} at {when}).")
 

@@ -37,7 +37,8 @@ def make_humanoid(
 def library_of(config: HumanoidConfig, device: torch.device | str) -> MotionLibrary:
     """The clips of a configuration, laid out for as long as an episode can look ahead."""
     versions = tuple((path.resolve(), *_version(path)) for path in find_files(config.clips))
-    return MotionLibrary(_clips(versions), _longest_look(config), device)
+    ahead = DT * (max(config.future) + config.window + 1)
+    return MotionLibrary(_clips(versions), DT * config.max_steps, device, ahead)
 
 
 def _version(path: Path) -> tuple[int, int]:
@@ -50,11 +51,6 @@ def _version(path: Path) -> tuple[int, int]:
 def _clips(versions: tuple[tuple[Path, int, int], ...]) -> tuple[Clip, ...]:
     """Groups and evaluations of one run share what was read, as long as the files are the same."""
     return tuple(load_all(path for path, *_ in versions))
-
-
-def _longest_look(config: HumanoidConfig) -> float:
-    """Seconds after its start that an episode can ask a reference for."""
-    return DT * (config.max_steps + max(config.future) + config.window + 1)
 
 
 # What each number must be: in words, and as a test of it.

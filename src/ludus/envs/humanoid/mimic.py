@@ -1,5 +1,6 @@
 """Follow a clip of motion, pose by pose."""
 
+import math
 from typing import Any
 
 import torch
@@ -170,14 +171,15 @@ class MimicTask(HumanoidTask):
 def evaluation_plan(config: HumanoidConfig, library: MotionLibrary) -> tuple[Tensor, Tensor, Tensor]:
     """([n] clip, [n] start in seconds, [n] steps) of an evaluation's episodes.
 
-    A looping clip is followed for an episode's longest time from starts spread over its cycle, any other from its
-    beginning to its end.
+    A looping clip is followed from starts spread over its cycle, for an episode's longest time and for at least
+    one cycle; any other from its beginning to its end.
     """
     plan = []
     for number, clip in enumerate(library.clips):
         if clip.loop:
             phases = [clip.duration * i / config.eval_starts for i in range(config.eval_starts)]
-            plan += [(number, start, config.max_steps) for start in phases]
+            longest = max(config.max_steps, math.ceil(clip.duration / DT - 1e-6))
+            plan += [(number, start, longest) for start in phases]
         else:
             plan.append((number, 0.0, max(1, int(clip.duration / DT + 1e-6))))
     clips, starts, steps = zip(*plan, strict=True)

@@ -40,14 +40,18 @@ class Reference(NamedTuple):
 class MotionLibrary:
     """Clips on a device. Times are in seconds from a clip's beginning."""
 
-    def __init__(self, clips: Sequence[Clip], seconds: float, device: torch.device | str = "cpu") -> None:
-        """`seconds`: how long a looping clip can be followed, from any start in its first cycle."""
+    def __init__(
+        self, clips: Sequence[Clip], seconds: float, device: torch.device | str = "cpu", ahead: float = 1.0
+    ) -> None:
+        """A looping clip can be followed from any start in its first cycle for `seconds`, and for a cycle; in both
+        it can be looked `ahead` seconds farther.
+        """
         if not clips:
             raise DataError("There are no clips of motion to imitate.")
         self.clips = clips = tuple(with_unit_rotations(clip) for clip in clips)
         self.names = [clip.name for clip in clips]
         self.device = torch.device(device)
-        tables = [_table(clip, seconds) for clip in clips]
+        tables = [_table(clip, seconds, ahead) for clip in clips]
         lengths = torch.tensor([len(table) for table in tables])
         self.table = torch.cat(tables).to(self.device, torch.float32)  # [frames of all clips, TABLE_WIDTH]
         self._first = (lengths.cumsum(0) - lengths).to(self.device)
@@ -112,11 +116,11 @@ def unrolled(clip: Clip, seconds: float) -> Clip:
     return Clip(clip.name, clip.fps, torch.cat(positions).numpy(), torch.cat(rotations).numpy(), joints, clip.loop)
 
 
-def _table(clip: Clip, seconds: float) -> Tensor:
-    """[frames, TABLE_WIDTH] float64, of a looping clip `seconds` long from any start in its first cycle."""
+def _table(clip: Clip, seconds: float, ahead: float) -> Tensor:
+    """[frames, TABLE_WIDTH] float64, of a looping clip long enough for any start in its first cycle."""
     cycle = clip.frames - 1
-    # A whole cycle besides: some want to look back from a start as well.
-    clip = unrolled(clip, clip.duration + max(seconds, clip.duration + 1))
+    # A whole cycle also where `seconds` are fewer: an evaluation follows it, and some look back from a start.
+    clip = unrolled(clip, clip.duration + max(seconds, clip.duration) + ahead)
     position, joints = torch.as_tensor(clip.root_pos), torch.as_tensor(clip.joint_pos)
     rotation = torch.as_tensor(clip.root_quat)
     body_pos, body_quat = forward_kinematics(position, rotation, joints)

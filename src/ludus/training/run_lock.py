@@ -1,0 +1,86 @@
+"""One training at a time in a run folder; two would write into each other's metrics and checkpoints.
+
+The lock is the system's (flock), on the file train.lock, and goes when its process ends, however it ends. The file
+says who trains and is removed at an orderly end; one that a killed process left behind locks nothing.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import platform
+import time
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+
+from ludus.errors import CheckpointError
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # file systems that know none
+_held: set[FileIO] = set()  # by this process
+
+
+@contextlib.contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
+    """Make the folder if need be and be the only one who trains in it; refused while another does."""
+    path, process = folder / "train.lock", os.getpid()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = _take(path)
+    except OSError as error:
+        raise CheckpointError(
+            f"The run folder {folder} cannot be written: {error.strerror}. Make it writable, or choose another "
+            "for a new run with --run-dir."
+        ) from error
+    _held.add(file)
+    try:
+        with contextlib.suppress(OSError):  # on a full disk it locks all the same
+            file.truncate(0)
+            file.write(f"process {process} on {platform.node()} since {time.strftime('%Y-%m-%d %H:%M')}".encode())
+        yield
+    finally:
+        if os.getpid() == process:  # and not one forked from it, which has nothing to let go
+            with contextlib.suppress(OSError):
+                if _is_at(path, file):
+                    path.unlink()  # before the lock goes: afterwards it may be another's
+            _held.discard(file)
+            file.close()
+
+
+def _take(path: Path) -> FileIO:
+    """The file, open and locked."""
+    while True:
+        file = FileIO(path, "a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with file:
+                file.seek(0)
+                holder = file.read(200).decode(errors="replace") or "another process"
+            raise CheckpointError(
+                f"{path.parent} is being trained by {holder}: wait for it, or stop it first."
+            ) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                file.close()
+                raise
+        if _is_at(path, file):
+            return file
+        file.close()  # its last holder has just removed it: once more
+
+
+def _is_at(path: Path, file: FileIO) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _let_go() -> None:
+    """In a forked process, which would hold the lock of a parent that was killed. The parent keeps it."""
+    for file in _held:
+        file.close()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
