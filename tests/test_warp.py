@@ -14,7 +14,7 @@ from ludus.envs import HumanoidConfig, KukaConfig, LocomotionConfig, make_vec_en
 from ludus.envs.kuka.task import SUBSTEPS, scene_path
 from ludus.envs.locomotion.gymnasium_sim import GymnasiumSimulator
 from ludus.envs.locomotion.task import TASKS, _load_model
-from ludus.envs.sim import CpuSimulator, Derived, Simulator, make_simulator, wants_warp
+from ludus.envs.sim import CpuSimulator, Derived, Simulator, lacks_warp, make_simulator, wants_warp
 from ludus.envs.sim_task import SimTask
 from ludus.envs.vec import env_faults
 from ludus.envs.warp_sim import WarpSimulator
@@ -279,7 +279,11 @@ def test_the_simulator_follows_the_device_and_the_number(monkeypatch: pytest.Mon
     assert not wants_warp("auto", "cpu", 4096)
     assert not wants_warp("threads", "cuda", 4096)
     assert wants_warp("warp", "cpu", 1)
+    assert not lacks_warp("auto", "cuda", 4096)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert not wants_warp("auto", "cuda", 4096)
+    assert lacks_warp("auto", "cuda", 4096)  # which a training tells
+    assert not any(lacks_warp(*others) for others in (("auto", "cuda", 511), ("auto", "cpu", 4096)))
+    assert not lacks_warp("threads", "cuda", 4096)
     with pytest.raises(ConfigError, match=r"ludus\[gpu\]"):
         make_simulator(load("kuka"), 1, 1, 1, "cuda", "warp")

@@ -186,11 +186,22 @@ def make_simulator(
 
 def wants_warp(simulator: SimulatorChoice, device: torch.device | str, num_sims: int) -> bool:
     """Whether the simulations run in MuJoCo Warp; an error where that is asked for and cannot be."""
-    installed = all(importlib.util.find_spec(module) is not None for module in ("mujoco_warp", "warp"))
-    if simulator == "warp" and not installed:
+    if simulator == "warp" and not _warp_installed():
         raise ConfigError("--env.simulator warp needs MuJoCo Warp: pip install 'ludus[gpu]'")
-    pays = torch.device(device).type == "cuda" and num_sims >= FEWEST_FOR_WARP
-    return simulator == "warp" or (simulator == "auto" and pays and installed)
+    return simulator == "warp" or (simulator == "auto" and _warp_pays(device, num_sims) and _warp_installed())
+
+
+def lacks_warp(simulator: SimulatorChoice, device: torch.device | str, num_sims: int) -> bool:
+    """Whether the simulations run on CPU threads only because MuJoCo Warp is not installed."""
+    return simulator == "auto" and _warp_pays(device, num_sims) and not _warp_installed()
+
+
+def _warp_pays(device: torch.device | str, num_sims: int) -> bool:
+    return torch.device(device).type == "cuda" and num_sims >= FEWEST_FOR_WARP
+
+
+def _warp_installed() -> bool:
+    return all(importlib.util.find_spec(module) is not None for module in ("mujoco_warp", "warp"))
 
 
 def _live_tensor(array: np.ndarray) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from ludus.algorithms.ppo import PPO
 from ludus.buffers.segments import Segments
 from ludus.config import TrainConfig, make_plan, make_schedule
+from ludus.envs.sim import lacks_warp
 from ludus.envs.vec import State, VecEnv, derive_seed
 from ludus.policies.making import make_actor_critic
 from ludus.training.collector import Collector
@@ -33,6 +34,11 @@ class OnPolicyJob(Job):
         self.memory_plan = self._plan_memory(groups)
         advice = "Make --env.num-envs, --ppo.segments or --ppo.horizon smaller, or take more --ppo.minibatches."
         refuse_what_cannot_fit(self.memory_plan.total, self.memory_plan.line(), advice, device)
+        if lacks_warp(getattr(config.env, "simulator", "threads"), device, groups[0].num_rows):
+            self.warnings = (
+                "MuJoCo Warp is not installed, so the CPU's threads simulate, which is much slower: "
+                "pip install 'ludus[gpu]'",
+            )
         groups = self._prepare(groups)
         graphs = config.cuda_graphs
         self.ppo = PPO(self.policy, config.ppo, schedule, config.seed, graphs)
