@@ -10,6 +10,7 @@ Every run is `ludus train` and `ludus eval` on new starts, in processes of their
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -54,6 +55,7 @@ class Result:
     deterministic: float
     stochastic: float
     seconds: float
+    reached: float  # seconds of training before the first evaluation at the bar; NaN: none was
 
 
 def ludus(*arguments: str) -> str:
@@ -75,7 +77,16 @@ def train_and_measure(case: Case, seed: int, folder: Path, threads: int) -> Resu
         json.loads(ludus("eval", run, "--episodes", str(case.episodes), "--json", *extra))[case.metric]
         for extra in ([], ["--stochastic"])
     ]
-    return Result(values[0], values[1], seconds)
+    return Result(values[0], values[1], seconds, seconds_to_bar(Path(run) / "metrics.jsonl", case))
+
+
+def seconds_to_bar(metrics: Path, case: Case) -> float:
+    elapsed = 0.0
+    for row in map(json.loads, metrics.read_text().splitlines()):
+        elapsed = row.get("time/elapsed_s", elapsed)
+        if row.get(f"eval/{case.metric}", -math.inf) >= case.bar:
+            return elapsed
+    return math.nan
 
 
 def report(name: str, case: Case, results: list[Result]) -> bool:
@@ -87,7 +98,8 @@ def report(name: str, case: Case, results: list[Result]) -> bool:
     shown = ", ".join(f"{v:.3g}" if abs(v) < 10 else f"{v:,.0f}" for v in values)
     print(
         f"{name:13} {case.metric:12} mean {mean:9,.3f}  sampled {sampled:9,.3f}  seeds {shown:32}  "
-        f"bar {case.bar:g}  {'ok' if passed else 'MISSED'}  ({max(r.seconds for r in results):.0f} s a run)",
+        f"bar {case.bar:g}  {'ok' if passed else 'MISSED'}  ({max(r.seconds for r in results):.0f} s a run, "
+        f"evaluated at the bar after {', '.join(f'{r.reached:.0f}' for r in results)} s of training)",
         flush=True,
     )
     return passed

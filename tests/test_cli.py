@@ -321,10 +321,11 @@ def test_a_loaded_policy_acts_on_arrays_and_tensors_alone_and_in_batches(kuka: P
     np.testing.assert_array_equal(policy.act(torch.from_numpy(obs)).numpy(), batch)
 
 
-def test_play_serves_a_page_and_ends_by_itself(kuka: Path) -> None:
+def assert_plays(*arguments: object) -> None:
+    """`ludus play` serves its page and ends after two seconds."""
     pytest.importorskip("mjviser")
     player = subprocess.Popen(
-        [sys.executable, "-u", "-m", "ludus.cli", "play", kuka, "--seconds", "2", "--port", "18080"],
+        [sys.executable, "-u", "-m", "ludus.cli", "play", *map(str, arguments), "--seconds", "2"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -338,6 +339,10 @@ def test_play_serves_a_page_and_ends_by_itself(kuka: Path) -> None:
     output = player.communicate(timeout=60)[0]
     assert player.returncode == 0, output
     assert "Traceback" not in output
+
+
+def test_play_serves_a_page_and_ends_by_itself(kuka: Path) -> None:
+    assert_plays(kuka, "--port", 18080)
 
 
 # Bad input --------------------------------------------------------------------------------------------

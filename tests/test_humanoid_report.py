@@ -3,9 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
-import urllib.request
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +28,7 @@ from ludus.policies.making import make_actor_critic
 from ludus.policies.policy import PolicyConfig
 from ludus.runs import play_run, write_run_report
 from ludus.viewing import _chosen, record_replay
+from test_cli import assert_plays
 
 QUICK: dict[str, Any] = {
     "env.clips": "squat,bow",
@@ -271,23 +269,7 @@ def test_report_embeds_the_table_and_the_replay(run: Path) -> None:
 
 
 def test_play_serves_a_page_and_ends_by_itself(run: Path) -> None:
-    pytest.importorskip("mjviser")
-    command = ["play", str(run), "--seconds", "2", "--port", "18180", "--clip", "bow,wave", "--beside", "1"]
-    player = subprocess.Popen(
-        [sys.executable, "-u", "-m", "ludus.cli", *command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert player.stdout is not None
-    line = player.stdout.readline()
-    address = re.search(r"http://localhost:\d+", line)
-    assert address, line + player.communicate(timeout=60)[0]
-    with urllib.request.urlopen(address.group(), timeout=30) as page:
-        assert "<html" in page.read(2000).decode().lower()
-    output = player.communicate(timeout=60)[0]
-    assert player.returncode == 0, output
-    assert "Traceback" not in output
+    assert_plays(run, "--port", 18180, "--clip", "bow,wave", "--beside", 1)
 
 
 def test_play_goes_through_the_clips_and_round_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

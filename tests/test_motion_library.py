@@ -1,9 +1,8 @@
-"""Clips of motion: rotations, kinematics, files, the table read by clip and time, and where episodes start.
+"""Clips of motion: rotations, kinematics, files, the table read by clip and time.
 
 Everything is held against a slow version: scipy's rotations, MuJoCo's kinematics, one frame after the other.
 """
 
-import json
 import math
 import zipfile
 from collections.abc import Callable
@@ -18,79 +17,16 @@ import torch
 from scipy.spatial.transform import Rotation, Slerp
 from torch import Tensor
 
+from humanoid_envs import about_z, quat_of, slow_kinematics, standing_clip, walk_clip, yaw_of
 from ludus.envs.humanoid import rotations
 from ludus.envs.humanoid.body import BODIES, JOINTS, body_model, load_body
 from ludus.envs.humanoid.clip import Clip, load_clip, save_clip
 from ludus.envs.humanoid.importing import import_motion
 from ludus.envs.humanoid.kinematics import forward_kinematics, lowest_points
 from ludus.envs.humanoid.motions import MotionLibrary, Reference
-from ludus.envs.humanoid.starts import StartWeights
-from ludus.errors import CheckpointError, DataError
+from ludus.errors import DataError
 
-STANDING = 0.421546 + 0.40987 + 0.05  # m, of the pelvis over the soles, legs straight
 DEEPMIMIC = Path(__file__).parents[2] / "shared" / "motions" / "deepmimic"
-
-
-# Clips to test with -----------------------------------------------------------------------------------
-def angles(**moving: np.ndarray) -> np.ndarray:
-    """[frames, 28] joints, all 0 but the named."""
-    values = np.zeros((len(next(iter(moving.values()))), len(JOINTS)))
-    for name, angle in moving.items():
-        values[:, JOINTS.index(name)] = angle
-    return values
-
-
-def about_z(angle: np.ndarray | float) -> Rotation:
-    return Rotation.from_rotvec(np.asarray(angle)[..., None] * np.array([0.0, 0.0, 1.0]))
-
-
-def quat_of(rotation: Rotation) -> np.ndarray:
-    return rotation.as_quat(scalar_first=True)
-
-
-def walk_clip(
-    name: str = "walk",
-    fps: float = 60.0,
-    seconds: float = 1.2,
-    loop: bool = True,
-    turn: float = 0.0,
-    yaw: float = 0.0,
-) -> Clip:
-    """Legs and arms swing while the pelvis goes forward, wobbling, and turns by `turn` in all."""
-    frames = round(seconds * fps) + 1
-    t = np.arange(frames) / fps
-    phase, heading, rate = 2 * np.pi * t / seconds, yaw + turn * t / seconds, turn / seconds
-    way = (
-        [np.sin(heading) - np.sin(yaw), np.cos(yaw) - np.cos(heading)] if turn else
-        [t * np.cos(yaw), t * np.sin(yaw)]
-    )  # fmt: skip
-    x, y = 1.1 * np.array(way) / (rate if turn else 1.0)
-    wobble = Rotation.from_euler("yx", np.stack([0.1 + 0.08 * np.sin(phase), 0.07 * np.cos(phase)], 1))
-    joints = angles(
-        right_hip_y=0.4 * np.sin(phase), left_hip_y=-0.4 * np.sin(phase),
-        right_knee=0.3 + 0.25 * np.cos(phase), left_knee=0.3 - 0.25 * np.cos(phase),
-        right_shoulder_x=1.3 + 0.05 * np.sin(phase), left_shoulder_x=-1.3 + 0.05 * np.sin(phase),
-        right_shoulder_z=0.3 * np.sin(phase), abdomen_z=0.1 * np.cos(phase),
-    )  # fmt: skip
-    root = np.stack([x + 0.3, y - 0.2, STANDING - 0.03 + 0.02 * np.sin(2 * phase)], 1)
-    return Clip(name, fps, root, quat_of(about_z(heading) * wobble), joints, loop)
-
-
-def standing_clip(name: str = "stand", fps: float = 30.0, seconds: float = 2.0, loop: bool = False) -> Clip:
-    """On the spot; the arms hang and swing a little."""
-    t = np.arange(round(seconds * fps) + 1) / fps
-    swing = 0.3 * np.sin(2 * np.pi * t / seconds)
-    joints = angles(right_shoulder_x=1.4 - 0.1 * swing, left_shoulder_x=-1.4 + swing, right_elbow=0.4 + swing)
-    root = np.tile([0.0, 0.0, STANDING], (len(t), 1))
-    return Clip(name, fps, root, np.tile([1.0, 0.0, 0.0, 0.0], (len(t), 1)), joints, loop)
-
-
-def moved(clip: Clip, yaw: float, shift: tuple[float, float]) -> Clip:
-    """The whole clip turned about the vertical axis and shifted over the floor."""
-    turn = about_z(yaw)
-    root = turn.apply(clip.root_pos) + np.array([*shift, 0.0])
-    quat = quat_of(turn * Rotation.from_quat(clip.root_quat, scalar_first=True))
-    return replace(clip, root_pos=root, root_quat=quat)
 
 
 def deepmimic_walk() -> Clip:
@@ -110,19 +46,6 @@ CLIPS: dict[str, Callable[[], Clip]] = {
 
 
 # The slow versions ------------------------------------------------------------------------------------
-def slow_kinematics(qpos: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """MuJoCo's own, one pose."""
-    data = mujoco.MjData(body_model())
-    data.qpos[:] = qpos
-    mujoco.mj_kinematics(body_model(), data)
-    return data.xpos[1:].copy(), data.xquat[1:].copy()
-
-
-def yaw_of(quat: np.ndarray) -> float:
-    x, y, _ = Rotation.from_quat(quat, scalar_first=True).apply([1.0, 0.0, 0.0])
-    return math.atan2(y, x)
-
-
 def slow_qpos(clip: Clip, time: float) -> np.ndarray:
     """[35] between two frames; of a looping clip as many cycles later as have passed."""
     cycles = math.floor(time / clip.duration) if clip.loop else 0
@@ -591,157 +514,3 @@ def test_a_clip_that_is_wrong_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="joint_pos is not a finite number in frame 4"):
         save_clip(clip, tmp_path / "walk.npz")
     assert list(tmp_path.iterdir()) == []
-
-
-# Where episodes start ---------------------------------------------------------------------------------
-def start_weights(floor: float = 0.1, smoothing: float = 0.5) -> StartWeights:
-    """Parts: 0–3 of a clip of 3.5 s, 4–6 of a loop of 2.4 s, 7 of a loop of 0.8 s."""
-    clips = [
-        standing_clip("long", seconds=3.5), walk_clip("loop", seconds=2.4), walk_clip("short", seconds=0.8)
-    ]  # fmt: skip
-    return StartWeights(MotionLibrary(clips, 5.0), floor, smoothing)
-
-
-def learn(weights: StartWeights, *episodes: tuple[int, float, bool]) -> None:
-    """Each: clip, seconds at which it ended, whether by failing."""
-    clip, ended, failed = zip(*episodes, strict=True)
-    weights.learn(torch.tensor(clip), torch.tensor(ended, dtype=torch.float64), torch.tensor(failed))
-
-
-FINE = ((0, 3.5, False), (1, 10.0, False), (2, 10.0, False))
-
-
-def draws(weights: StartWeights, n: int = 200_000) -> tuple[Tensor, Tensor]:
-    g = torch.Generator().manual_seed(0)
-    return weights.draw(*torch.rand((2, n), generator=g, dtype=torch.float64))
-
-
-def test_at_first_all_clips_are_alike_and_all_their_times() -> None:
-    clip, time = draws(start_weights())
-    np.testing.assert_allclose(np.bincount(clip) / len(clip), 1 / 3, atol=0.005)
-    for number, duration in enumerate((3.5, 2.4, 0.8)):
-        share = np.sort(time[clip == number]) / duration
-        assert share[-1] < 1
-        np.testing.assert_allclose(share, np.linspace(0, 1, len(share)), atol=0.01)  # uniform
-
-
-def test_frequencies_of_draws_are_the_probabilities() -> None:
-    weights = start_weights()
-    learn(weights, (0, 1.5, True), (1, 0.3, True), (1, 2.0, False), (2, 10.0, False))
-    clip, time = draws(weights)
-    assert float(weights.probability.sum()) == pytest.approx(1.0)
-    found = np.bincount(weights.part_at(clip, time), minlength=8) / len(clip)
-    np.testing.assert_allclose(found, weights.probability, atol=0.005)
-    np.testing.assert_allclose(np.bincount(clip) / len(clip), weights.shares(), atol=0.005)
-
-
-@pytest.mark.parametrize("floor", [0.05, 0.3, 1.0])
-def test_no_clip_is_ever_forgotten(floor: float) -> None:
-    weights = start_weights(floor)
-    for _ in range(50):
-        learn(weights, (0, 1.0, True), *FINE[1:])
-        assert float(weights.shares().min()) >= floor / 3 - 1e-12
-        assert float(weights.shares().sum()) == pytest.approx(1.0)
-    assert float(weights.shares()[1]) == pytest.approx(floor / 3)  # the floor is all that those have
-    assert float(weights.probability.min()) > 0
-
-
-def test_a_hard_clip_is_started_more_often_and_less_so_when_another_becomes_hard() -> None:
-    weights = start_weights(floor=0.1, smoothing=0.25)
-    learn(weights, (0, 1.5, True), (1, 10.0, False), (2, 10.0, False))
-    even, hard = 1 / 3, 0.9 * 0.25  # of which that part is drawn to failures
-    assert weights.shares().tolist() == pytest.approx([(1 - hard) * even + hard, *[(1 - hard) * even] * 2])
-    left, other = 0.25, 0.0  # smoothed failure rates of both
-    for _ in range(6):
-        learn(weights, FINE[0], (1, 1.5, True), FINE[2])
-        left, other = 0.75 * left, 0.75 * other + 0.25
-        hard = 0.9 * (left + other)
-        assert float(weights.shares()[0]) == pytest.approx((1 - hard) * even + 0.9 * left)
-    assert float(weights.shares()[0]) < 0.3
-
-
-def test_starts_go_to_failures_wholly_once_they_add_up_to_a_clip_and_hardly_for_a_few() -> None:
-    clips = [standing_clip(str(number), seconds=1.0) for number in range(20)]
-    weights = StartWeights(MotionLibrary(clips, 1.0), 0.1, 1.0)
-    learn(weights, *[(number, 0.5, number < 3) for number in range(20)])
-    shares = weights.shares()
-    assert shares[:3].tolist() == pytest.approx([0.3 + 0.1 / 20] * 3)
-    assert shares[3:].tolist() == pytest.approx([0.1 / 20] * 17)
-    learn(weights, *[(0, 0.5, attempt == 0) for attempt in range(8)])  # one of eight tries
-    hard = 0.9 / 8
-    assert float(weights.shares()[0]) == pytest.approx((1 - hard) / 20 + hard)
-
-
-def test_a_hard_clips_share_falls_again_when_nothing_fails_any_more() -> None:
-    weights = start_weights()
-    learn(weights, (0, 1.5, True), *FINE[1:])
-    shares = [float(weights.shares()[0])]
-    for _ in range(12):
-        learn(weights, *FINE)
-        shares.append(float(weights.shares()[0]))
-    assert shares[1] < shares[0] - 0.01
-    assert shares[-1] == pytest.approx(1 / 3, abs=0.05)
-
-
-def test_half_of_the_blame_is_on_the_part_before() -> None:
-    weights = start_weights(smoothing=1.0)
-    learn(weights, (0, 2.5, True), *FINE[1:])
-    assert weights.failures.tolist() == [0, 0.5, 0.5, 0, 0, 0, 0, 0]
-    learn(weights, (0, 0.2, True), *FINE[1:])  # nothing is before the beginning
-    assert weights.failures.tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
-    learn(weights, (0, 3.5, True), *FINE[1:])  # its very end belongs to the last part
-    assert weights.failures.tolist() == [0, 0, 0.5, 0.5, 0, 0, 0, 0]
-
-
-def test_parts_of_looping_clips_wrap_around() -> None:
-    weights = start_weights(smoothing=1.0)
-    learn(weights, FINE[0], (1, 2 * 2.4 + 1.2, True), FINE[2])
-    assert weights.failures.tolist() == [0, 0, 0, 0, 0.5, 0.5, 0, 0]
-    learn(weights, FINE[0], (1, 2.4 + 0.1, True), FINE[2])  # the part before the first is the last
-    assert weights.failures.tolist() == [0, 0, 0, 0, 0.5, 0, 0.5, 0]
-    learn(weights, *FINE[:2], (2, 5.0, True))  # a clip of one part
-    assert weights.failures.tolist() == [0, 0, 0, 0, 0, 0, 0, 1]
-
-
-def test_a_clips_failures_count_per_attempt() -> None:
-    weights = start_weights(smoothing=1.0)
-    attempts = [(1, 1.5, i < 2) for i in range(8)]
-    learn(weights, (0, 1.5, True), *attempts, FINE[2])
-    one, two = weights.failures[:4].sum(), weights.failures[4:7].sum()
-    assert (float(one), float(two)) == pytest.approx((1.0, 0.25))
-
-
-CHANGED_CLIPS: dict[str, tuple[list[Clip], str]] = {
-    "other length": ([standing_clip("long", seconds=3.2)], r"\(long lasts 3.20 s, not 3.50 s as then\)"),
-    "other name": ([standing_clip("tall", seconds=3.5)], r"\(long is gone; tall is new\)"),
-    "now a loop": ([replace(standing_clip("long", seconds=3.5), loop=True)], r"\(long loops, unlike then\)"),
-    "another one": ([walk_clip("loop"), standing_clip("long", seconds=3.5)], r"\(loop is new\)"),
-    "many": ([walk_clip(f"walk{i}") for i in range(9)], r"\(long is gone; walk0 is new; .*walk3 is new; …\)"),
-}
-
-
-@pytest.mark.parametrize("what", CHANGED_CLIPS)
-def test_weights_of_other_clips_are_refused(what: str) -> None:
-    clips, message = CHANGED_CLIPS[what]
-    saved = StartWeights(MotionLibrary([standing_clip("long", seconds=3.5)], 1.0), 0.1, 0.5).state()
-    with pytest.raises(CheckpointError, match=message):
-        StartWeights(MotionLibrary(clips, 1.0), 0.1, 0.5).load_state(json.loads(json.dumps(saved, default=str)))
-
-
-def test_weights_of_clips_in_another_order_are_refused() -> None:
-    clips = [standing_clip("a", seconds=1.0), standing_clip("b", seconds=1.0)]
-    one, other = (StartWeights(MotionLibrary(c, 1.0), 0.1, 0.5) for c in (clips, clips[::-1]))
-    with pytest.raises(CheckpointError, match="another order"):
-        other.load_state(one.state())
-
-
-def test_weights_come_back_from_their_state() -> None:
-    weights, other = start_weights(), start_weights()
-    learn(weights, (0, 1.5, True), (1, 0.3, True), FINE[2])
-    saved = weights.state()
-    learn(weights, (0, 0.5, True), *FINE[1:])
-    other.load_state(saved)
-    learn(other, (0, 0.5, True), *FINE[1:])
-    for a, b in zip(draws(weights, 1000), draws(other, 1000), strict=True):
-        assert torch.equal(a, b)
-    assert torch.equal(weights.probability, other.probability)

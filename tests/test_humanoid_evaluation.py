@@ -1,0 +1,202 @@
+"""Evaluations of a humanoid that follows clips: which starts, which measures, and what is learned from them."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.transform import Rotation
+from torch import Tensor
+
+from humanoid_envs import (
+    Still,
+    arrays,
+    flight_clip,
+    make,
+    random_actions,
+    reference_in,
+    standing_clip,
+    walk_clip,
+)
+from ludus.envs.humanoid.body import BODIES
+from ludus.envs.humanoid.mimic import MimicTask, evaluation_plan
+from ludus.envs.humanoid.task import DT
+from ludus.envs.humanoid.tracking import TrackingMeasures, procrustes_distance
+from ludus.envs.vec import Step
+from ludus.training.evaluator import Evaluation, evaluate
+
+
+def slow_procrustes(points: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """[bodies] distances after the best similarity transform, whose rotation is scipy's."""
+    p, t = points - points.mean(0), target - target.mean(0)
+    turned = Rotation.align_vectors(t, p)[0].apply(p)
+    scale = (t * turned).sum() / (p * p).sum()
+    return np.linalg.norm(scale * turned - t, axis=1)
+
+
+def test_an_evaluation_tries_every_clip_from_starts_spread_over_its_loop() -> None:
+    clips = [standing_clip(seconds=1.5), walk_clip(), walk_clip("once", loop=False)]
+    env = make(clips, evaluation=True, eval_starts=4, max_steps=50)
+    clip, start, steps = evaluation_plan(env.config, env.library)
+    assert clip.tolist() == [0, 1, 1, 1, 1, 2]
+    assert start.tolist() == pytest.approx([0, 0, 0.3, 0.6, 0.9, 0])
+    assert steps.tolist() == [45, 50, 50, 50, 50, 36]
+    assert env.fixed_starts
+    assert env.max_steps == 50
+    for seed in (0, 7):
+        env.reset(seed)
+        assert env.memory["clip"].tolist() == clip.tolist()
+        assert env.memory["time"].tolist() == pytest.approx(start.tolist())
+        qpos, qvel, _ = arrays(env)
+        np.testing.assert_allclose(qpos, env.library.at(clip, start).qpos, atol=1e-6)
+        np.testing.assert_allclose(qvel, env.library.at(clip, start).qvel, atol=1e-6)
+    step = env.step(torch.zeros(6, 28))
+    assert set(env.labels) == {"weight", "clip", "ended"}
+    assert step.metrics["clip"].tolist() == clip.tolist()
+    assert step.metrics["weight"].tolist() == pytest.approx([1, 0.25, 0.25, 0.25, 0.25, 1])
+    np.testing.assert_allclose(step.metrics["ended"], start + DT, atol=1e-6)
+
+
+def test_an_evaluation_follows_a_long_loop_for_a_whole_cycle() -> None:
+    env = make([walk_clip(seconds=3.0)], evaluation=True, eval_starts=4, max_steps=30, future=(1, 40))
+    clip, start, steps = evaluation_plan(env.config, env.library)
+    assert steps.tolist() == [90] * 4
+    end = start + DT * (steps + 40)  # as far as the last observation looks
+    stride = env.library.at(clip, start + 3.0).qpos[:, 0] - env.library.at(clip, start).qpos[:, 0]
+    last, before = (env.library.at(clip, time).qpos[:, 0] for time in (end, end - 3.0))
+    assert (stride > 0.5).all()
+    np.testing.assert_allclose(last - before, stride, atol=1e-4)
+
+
+def recorded_evaluation(env: MimicTask, actions: Tensor) -> list[tuple[np.ndarray, np.ndarray, Step]]:
+    """(bodies, their reference, step) of every step, before any row is restarted."""
+    seen: list[tuple[np.ndarray, np.ndarray]] = []
+    score = env.score
+
+    def watched() -> Any:
+        seen.append((arrays(env)[2].copy(), reference_in(env, 1).body_pos.numpy()))
+        return score()
+
+    env.score = watched  # type: ignore[method-assign]
+    env.reset(0)
+    steps = [env.step(action) for action in actions]
+    return [(*pair, step) for pair, step in zip(seen, steps, strict=True)]
+
+
+def test_measures_equal_slow_versions_on_a_recorded_rollout() -> None:
+    env = make([standing_clip(seconds=1.0), walk_clip()], evaluation=True, eval_starts=6, max_steps=36)
+    strength = torch.tensor([0.0, 0.0, 0.2, 0.5, 0.7, 1.0, 1.0])[:, None]  # so that some succeed
+    record = recorded_evaluation(env, random_actions(env, 36) * strength)
+    strict, failed = [], []
+    for row in range(7):
+        end = next(t for t, (_, _, step) in enumerate(record) if step.done[row])
+        bodies = np.stack([there[row] for there, _, _ in record[: end + 1]])
+        aim = np.stack([wanted[row] for _, wanted, _ in record[: end + 1]])
+        difference = bodies - aim  # [frames, 15, 3]
+        before = np.concatenate([np.zeros((2, 15, 3)), difference])  # starts on the reference
+        speed, change = np.diff(before[1:], axis=0) / DT, np.diff(before, 2, axis=0) / DT**2
+        distance = np.linalg.norm(difference, axis=2)
+        expected = {
+            "mpjpe": 1000 * distance.mean(),
+            "mpjpe_local": 1000 * np.linalg.norm(difference - difference[:, :1], axis=2).mean(),
+            "mpjpe_aligned": 1000 * np.mean([slow_procrustes(b, a) for b, a in zip(bodies, aim, strict=True)]),
+            "velocity_error": np.linalg.norm(speed, axis=2).mean(),
+            "acceleration_error": np.linalg.norm(change, axis=2).mean(),
+        }
+        told = {name: float(values[row]) for name, values in record[end][2].metrics.items()}
+        lost = bool((distance.mean(1) > 0.5).any())
+        for name, value in expected.items():
+            assert told[name] == pytest.approx(value, rel=2e-3, abs=1e-3), name
+            kept = told[f"{name}_succeeded"]
+            assert math.isnan(kept) if lost else kept == told[name]
+        assert told["success"] == (not lost)
+        assert told["success_strict"] == (not lost and bool(distance.max() <= 0.25))
+        assert bool(record[end][2].terminated[row]) == lost
+        strict.append(told["success_strict"])
+        failed.append(lost)
+    assert {True, False} == set(failed) or 0 < sum(strict) < 7
+
+
+def test_strict_success_needs_every_body_within_a_quarter_of_a_metre_all_the_time() -> None:
+    measures = TrackingMeasures(3, DT, torch.device("cpu"))
+    bodies = torch.zeros(3, len(BODIES), 3)
+    bodies[:, BODIES.index("right_hand"), 1] = torch.tensor([0.249, 0.251, 0.1])
+    measures.add(bodies, torch.zeros_like(bodies))
+    measures.add(torch.zeros_like(bodies), torch.zeros_like(bodies))  # back again, but it was seen
+    told = measures.results(torch.tensor([False, False, True]))
+    assert told["success"].tolist() == [1, 1, 0]
+    assert told["success_strict"].tolist() == [1, 0, 0]
+    measures.begin(torch.tensor([False, True, False]))
+    assert measures.results(torch.zeros(3, dtype=torch.bool))["success_strict"].tolist() == [1, 1, 1]
+
+
+def test_a_restart_of_one_row_keeps_what_the_others_have_measured() -> None:
+    """On a GPU all rows are asked how they begin, and the answer counts where an episode ended."""
+    env = make([walk_clip()], evaluation=True, eval_starts=3, max_steps=30)
+    env.reset(0)
+    for action in random_actions(env, 5, 0.3):
+        env.step(action)
+    assert env._measures is not None
+    before = env._measures.results(torch.zeros(3, dtype=torch.bool))
+    env._restart_where(torch.tensor([False, True, False]))
+    after = env._measures.results(torch.zeros(3, dtype=torch.bool))
+    for name in ("mpjpe", "acceleration_error"):
+        assert float(after[name][1]) == 0
+        assert float(before[name][1]) > 0
+        assert torch.equal(after[name][[0, 2]], before[name][[0, 2]])
+
+
+def test_procrustes_is_the_best_similarity_and_never_a_reflection() -> None:
+    rng = np.random.default_rng(0)
+    target = rng.normal(size=(30, 15, 3))
+    points = rng.normal(size=(30, 15, 3)) * 0.5 + target
+    points[10:20] = target[10:20] * [1, 1, -1]  # mirrored: a reflection would fit exactly
+    turn = Rotation.random(10, rng).as_matrix()
+    points[20:] = 2.5 * np.einsum("nij,nbj->nbi", turn, target[20:]) + 7.0
+    found = procrustes_distance(torch.from_numpy(points), torch.from_numpy(target)).numpy()
+    expected = np.stack([slow_procrustes(p, t) for p, t in zip(points, target, strict=True)])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert found[10:20].mean() > 0.1
+    np.testing.assert_allclose(found[20:], 0.0, atol=1e-5)
+
+
+def test_a_failing_clip_counts_as_much_as_a_looping_one_with_many_starts() -> None:
+    env = make([standing_clip("stand"), walk_clip("loop")], evaluation=True, eval_starts=8)
+    _, _, steps = evaluation_plan(env.config, env.library)
+    clip = [0.0] + [1.0] * 8
+    result = Evaluation(
+        returns=[5.0] + [1.0] * 8, lengths=steps.tolist(),
+        metrics={"success": [0.0] + [1.0] * 8, "mpjpe": [100.0] + [20.0] * 8, "x": [math.nan] + [4.0] * 8},
+        labels={"weight": [1.0] + [1 / 8] * 8, "clip": clip, "ended": [0.0] * 9},
+    )  # fmt: skip
+    summary = result.summary()
+    assert summary["success_rate"] == pytest.approx(0.5)
+    assert (summary["mean_reward"], summary["std_reward"]) == pytest.approx((3.0, 2.0))
+    assert summary["mean_length"] == pytest.approx((60 + 300) / 2)
+    assert summary["mpjpe"] == pytest.approx(60.0)
+    assert summary["x"] == 4.0  # told by the loop alone
+    assert summary["episodes"] == 9
+    assert not {"clip", "weight", "ended"} & summary.keys()
+    table = env.tabulate(result.metrics, result.labels)
+    assert [line["clip"] for line in table] == ["stand", "loop"]  # the worst first
+    assert [(line["episodes"], line["success_rate"]) for line in table] == [(1, 0.0), (8, 1.0)]
+    assert table[0]["x"] is None
+
+
+def test_every_start_of_an_evaluation_is_played_once_whatever_number_is_asked_for() -> None:
+    env = make([standing_clip(seconds=0.5), flight_clip()], evaluation=True, eval_starts=5)
+    result = evaluate(Still(), env, 100, 0, True)  # type: ignore[arg-type]
+    assert sorted(result.labels["clip"]) == [0, 1]
+    assert result.summary()["success_rate"] == 0.5
+    fell = result.labels["clip"].index(1)
+    assert 0.2 < result.labels["ended"][fell] < 0.8
+    training = make([standing_clip(seconds=0.5), flight_clip()], resample_floor=0.2)
+    assert training.adapt(result.metrics, result.labels)
+    # A smoothed rate of 0.5 with a floor of 0.2: 0.4 of the starts go where it fails, the others are even.
+    assert training.starts.shares().tolist() == pytest.approx([0.3, 0.7])
+    assert {line["clip"]: line["share"] for line in training.tabulate(result.metrics, result.labels)} == {
+        "stand": pytest.approx(0.3), "flight": pytest.approx(0.7)
+    }  # fmt: skip
+    training.reset(0)
+    assert not make([standing_clip()], resample=False).adapt(result.metrics, result.labels)
