@@ -86,7 +86,7 @@ def resampling(arguments: argparse.Namespace, folder: Path) -> bool:
     followed better than with even starts at equal samples.
     """
     outcome, names = {}, ",".join((*EASY, *HARD))
-    common = ("--clip", names, "--total-steps", "600000", "--eval.every", "50000", *arguments.rest)
+    common = ("--clip", names, "--total-steps", "800000", "--eval.every", "50000", *arguments.rest)
     for name, flag in (("resampled", "--env.resample"), ("even", "--env.no-resample")):
         run = folder / name
         train(run, "humanoid-mimic", flag, *common)
