@@ -81,13 +81,13 @@ class ActorCritic(Policy):
         features = done.actor[-1] if done.memory is None else done.memory.output
         self.head.linear.write_gradient(features, params_gradient)
         self.value_head.write_gradient(features if done.critic is done.actor else done.critic[-1], value_gradient)
-        gradient = self.head.linear.input_gradient(params_gradient)
-        value_features_gradient = self.value_head.input_gradient(value_gradient)
+        # Never held longer than needed: these are among the largest tensors of a gradient step.
         if self.value_encoder is not None:
-            self.encoder.backward(done.actor, gradient)
-            self.value_encoder.backward(done.critic, value_features_gradient)
+            self.encoder.backward(done.actor, self.head.linear.input_gradient(params_gradient))
+            self.value_encoder.backward(done.critic, self.value_head.input_gradient(value_gradient))
             return
-        gradient += value_features_gradient
+        gradient = self.head.linear.input_gradient(params_gradient)
+        gradient += self.value_head.input_gradient(value_gradient)
         if self.memory is not None:
             assert done.memory is not None
             inputs_gradient = self.memory.backward(done.memory, gradient, need_inputs=bool(self.config.hidden))

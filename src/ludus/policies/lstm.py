@@ -76,6 +76,12 @@ class Run:
         return self.space.h.flatten(0, 1)
 
     @property
+    def output_before(self) -> Tensor:
+        """[T · n, H] what each step was given of the one before it."""
+        before = torch.cat([self.h0[None], self.space.h[:-1]])
+        return before.mul_(self.keep[..., None]).flatten(0, 1)
+
+    @property
     def last_state(self) -> Tensor:
         """[n, 2 H] after the last step."""
         return torch.cat([self.space.h[-1], self.space.c[-1]], dim=1)
@@ -161,10 +167,8 @@ class LSTM(nn.Module):
         else:
             self._scan_back(done, grad_h)
         flat = space.grad_gates.flatten(0, 1)
-        before = torch.cat([done.h0[None], space.h[:-1]])
-        before.mul_(done.keep[..., None])
         torch.mm(flat.t(), done.x, out=self.weight_x.grad)
-        torch.mm(flat.t(), before.flatten(0, 1), out=self.weight_h.grad)
+        torch.mm(flat.t(), done.output_before, out=self.weight_h.grad)
         torch.sum(flat, 0, out=self.bias.grad)
         return flat @ self.weight_x if need_inputs else None
 

@@ -58,12 +58,15 @@ def _numbers_of_a_step(policy: ActorCritic) -> int:
     """How many numbers a gradient step holds of each of its steps."""
     inputs, hidden = math.prod(policy.obs_space.shape), policy.config.hidden
     encoders = 1 if policy.value_encoder is None else 2
-    numbers = inputs + encoders * sum(hidden) + 4 * max(hidden, default=0)  # outputs, and gradients on their way
-    if policy.memory is not None:
-        # Gates and their gradients; c, h and h before; the gradients of output and input; on a CPU the tanh of c.
-        numbers += (4 + 4 + 3 + 1 + (policy.device.type == "cpu")) * policy.memory.size + policy.memory.inputs
+    held = inputs + encoders * sum(hidden)
+    passed_back = 2 * max(hidden, default=0)  # of a layer's output, and of its input
+    if (memory := policy.memory) is not None:
+        # Gates and their gradients, c and h; on a CPU the tanh of c.
+        held += (4 + 4 + 2 + (policy.device.type == "cpu")) * memory.size
+        # The gradient of the output; beside it h before each step, then the gradient of the input.
+        passed_back = max(passed_back, memory.size + max(memory.size, memory.inputs))
     head = policy.head.linear.out_features
-    return numbers + 6 * head + 12 + policy.head.action_size + 5
+    return held + passed_back + 6 * head + 12 + policy.head.action_size + 5
 
 
 def adversary_bytes(size: int, rows: int, steps: int, config: AdversaryConfig) -> int:
