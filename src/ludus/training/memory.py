@@ -58,13 +58,15 @@ def _numbers_of_a_step(policy: ActorCritic) -> int:
     """How many numbers a gradient step holds of each of its steps."""
     inputs, hidden = math.prod(policy.obs_space.shape), policy.config.hidden
     encoders = 1 if policy.value_encoder is None else 2
+    on_cpu, memory = policy.device.type == "cpu", policy.memory
     held = inputs + encoders * sum(hidden)
-    passed_back = 2 * max(hidden, default=0)  # of a layer's output, and of its input
-    if (memory := policy.memory) is not None:
-        # Gates and their gradients, c and h; on a CPU the tanh of c.
-        held += (4 + 4 + 2 + (policy.device.type == "cpu")) * memory.size
+    through_encoder, through_memory = 2 * max(hidden, default=0), 0  # gradients of an output and of its input
+    if memory is not None:
+        held += (4 + 4 + 2 + on_cpu) * memory.size  # gates and their gradients, c and h; on a CPU the tanh of c
         # The gradient of the output; beside it h before each step, then the gradient of the input.
-        passed_back = max(passed_back, memory.size + max(memory.size, memory.inputs))
+        through_memory = memory.size + max(memory.size, memory.inputs)
+    # One after the other: a CPU uses the same memory again. On a GPU blocks of other sizes are kept besides.
+    passed_back = max(through_encoder, through_memory) if on_cpu else 2 * through_encoder + through_memory
     head = policy.head.linear.out_features
     return held + passed_back + 6 * head + 12 + policy.head.action_size + 5
 
