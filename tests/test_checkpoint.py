@@ -156,6 +156,18 @@ def test_damage_to_any_file_is_seen_and_the_checkpoint_before_is_used(
         newest_intact(tmp_path, warnings.append)
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_only_to_resume_is_more_needed_than_the_models(tmp_path: Path, name: str) -> None:
+    """A checkpoint that was copied without what training needs, which may be gigabytes, still acts."""
+    older, newest = save(tmp_path, 1), save(tmp_path, 2)
+    (newest / name).unlink()
+    warnings: list[str] = []
+    acts = name.startswith("training")
+    assert newest_intact(tmp_path, warnings.append, to_resume=False) == (newest if acts else older)
+    assert len(warnings) == (not acts)
+    assert newest_intact(tmp_path, warnings.append) == older
+
+
 def test_no_checkpoint_at_all_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint"):
         newest_intact(tmp_path / "nothing", refuse)

@@ -243,11 +243,11 @@ def run_config(folder: Path) -> TrainConfig:
 
 
 def best_checkpoint(folder: Path) -> Path:
-    """The best checkpoint of a run if it is intact, else the newest that is."""
+    """The best checkpoint of a run if its models are intact, else the newest of which they are."""
     best = folder / "checkpoints" / "best"
-    if best.exists() and problem_of(best.resolve()) is None:
+    if best.exists() and problem_of(best.resolve(), to_resume=False) is None:
         return best.resolve()
-    return newest_intact(folder / "checkpoints", lambda text: print(text, file=sys.stderr))
+    return newest_intact(folder / "checkpoints", lambda text: print(text, file=sys.stderr), to_resume=False)
 
 
 def load(run: str | Path) -> Policy:

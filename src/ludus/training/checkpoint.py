@@ -189,12 +189,14 @@ def _step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step_"))
 
 
-def problem_of(checkpoint: Path) -> str | None:
-    """Why a checkpoint cannot be trusted, or nothing."""
+def problem_of(checkpoint: Path, to_resume: bool = True) -> str | None:
+    """Why a checkpoint cannot be trusted, or nothing. Only to resume are all its files looked at."""
     try:
         manifest = json.loads((checkpoint / "manifest.json").read_text())
         for name, expected in manifest["files"].items():
             file = checkpoint / name
+            if file.stem == "training" and not to_resume:
+                continue
             if not file.exists():
                 return f"{name} is missing"
             if file.stat().st_size != expected["bytes"]:
@@ -206,16 +208,17 @@ def problem_of(checkpoint: Path) -> str | None:
     return None
 
 
-def newest_intact(folder: Path, warn: Callable[[str], None]) -> Path:
+def newest_intact(folder: Path, warn: Callable[[str], None], to_resume: bool = True) -> Path:
     """The newest checkpoint that passes its check; damaged ones are named and passed over."""
     found = checkpoints_in(folder)
     for checkpoint in reversed(found):
-        problem = problem_of(checkpoint)
+        problem = problem_of(checkpoint, to_resume)
         if problem is None:
             return checkpoint
         warn(f"The checkpoint {checkpoint.name} is damaged ({problem}); trying the one before.")
     if found:
-        raise CheckpointError(f"Every checkpoint in {folder} is damaged; the run cannot be continued.")
+        use = "continued" if to_resume else "used"
+        raise CheckpointError(f"Every checkpoint in {folder} is damaged; the run cannot be {use}.")
     raise CheckpointError(f"There is no checkpoint in {folder}.")
 
 

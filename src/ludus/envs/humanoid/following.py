@@ -5,6 +5,7 @@ they have nothing to do with how quick a motor is. So is weight, for between two
 freely: a policy learns to hold it up.
 """
 
+import copy
 from contextlib import closing
 from typing import NamedTuple
 
@@ -30,21 +31,23 @@ class Following(NamedTuple):
     distances: Tensor  # [n, 15] m between each body and its reference; infinite once the simulation breaks down
 
 
-def follow(clip: Clip) -> Following:
-    """Nothing where the clip is shorter than one control step."""
+def follow(clip: Clip, body: mujoco.MjModel | None = None) -> Following:
+    """Nothing where the clip is shorter than one control step. `body`: one with other motors than ours."""
     seconds = clip.duration + (LOOP_SECONDS if clip.loop else 0.0)
     steps = torch.arange(int(seconds / DT + 1e-6) + 1, dtype=torch.float64)  # the first is the start
     times = DT * steps[:, None] + DT / PHASES * torch.arange(PHASES)  # [1 + steps, PHASES]
     library = MotionLibrary([clip], LOOP_SECONDS)
     reference = library.at(torch.zeros(times.numel(), dtype=torch.int64), times.flatten())
     qpos, qvel, body_pos = (part.double().unflatten(0, times.shape) for part in reference[:3])
-    distances = torch.linalg.vector_norm(_led_along(qpos, qvel) - body_pos, dim=-1).nan_to_num(nan=torch.inf)
+    distances = torch.linalg.vector_norm(
+        _led_along(_in_the_air(body or load_body()), qpos, qvel) - body_pos, dim=-1
+    ).nan_to_num(nan=torch.inf)
     told = times <= seconds + 1e-6  # a phase may end after the clip
     told[0] = False
     return Following(times[told], distances[told])
 
 
-def _led_along(qpos: Tensor, qvel: Tensor) -> Tensor:
+def _led_along(model: mujoco.MjModel, qpos: Tensor, qvel: Tensor) -> Tensor:
     """[1 + steps, PHASES, 15, 3] where the bodies get to with the root put on the reference after every step.
 
     `qpos` and `qvel` are the reference's, [1 + steps, PHASES, …]. Not a number where the simulation cannot go on.
@@ -52,7 +55,7 @@ def _led_along(qpos: Tensor, qvel: Tensor) -> Tensor:
     places = torch.full((*qpos.shape[:2], len(BODIES), 3), torch.nan, dtype=torch.float64)
     if not (qpos.isfinite().all() and qvel.isfinite().all()):  # too large for the library: nobody can follow
         return places
-    with closing(CpuSimulator(_body_in_the_air(), PHASES, SUBSTEPS, threads=1)) as sim:
+    with closing(CpuSimulator(model, PHASES, SUBSTEPS, threads=1)) as sim:
         now_qpos, now_qvel, ctrl, now_places = (sim.field(name) for name in ("qpos", "qvel", "ctrl", "xpos"))
         now_qpos.copy_(qpos[0])
         now_qvel.copy_(qvel[0])
@@ -69,7 +72,7 @@ def _led_along(qpos: Tensor, qvel: Tensor) -> Tensor:
     return places
 
 
-def _body_in_the_air() -> mujoco.MjModel:
-    model = load_body()
+def _in_the_air(body: mujoco.MjModel) -> mujoco.MjModel:
+    model = copy.copy(body)
     model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_CONSTRAINT  # contacts and limits
     return model
