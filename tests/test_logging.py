@@ -512,10 +512,10 @@ def test_a_dashboard_that_cannot_draw_becomes_plain_lines(monkeypatch: pytest.Mo
 def test_progress_costs_microseconds(mode: str) -> None:
     console = Console(mode, io.StringIO())  # type: ignore[arg-type]
     console.start(10**9)
-    started = time.perf_counter()
+    started = time.process_time()
     for step in range(50_000):
         console.progress(step, "collecting")
-    microseconds = (time.perf_counter() - started) / 50_000 * 1e6
+    microseconds = (time.process_time() - started) / 50_000 * 1e6
     console.close()
     assert microseconds < 20
 
@@ -612,11 +612,11 @@ def test_levels_and_recent_values_cost_microseconds(mode: str) -> None:
     console = Console(mode, io.StringIO())  # type: ignore[arg-type]
     console.start(10**9)
     console.row(0, row())
-    started = time.perf_counter()
+    started = time.process_time()
     for i in range(20_000):
         console.levels((Level("epoch", 3, 10), Level("cycle", 12, 100), Level("batch", i, 20_000)))
         console.recent("train/r_loss", 1.0 / (i + 1))
-    microseconds = (time.perf_counter() - started) / 20_000 * 1e6
+    microseconds = (time.process_time() - started) / 20_000 * 1e6
     console.close()
     assert microseconds < 30
 
