@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from ludus.errors import CheckpointError
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.policy import PolicyConfig
+from ludus.runs import from_best
 from ludus.training import checkpoint as checkpoints
 from ludus.training.checkpoint import (
     checkpoint_path,
@@ -25,6 +26,7 @@ from ludus.training.checkpoint import (
     clear_leftovers,
     join_tree,
     load_policy,
+    load_reward,
     load_training,
     mark_best,
     newest_intact,
@@ -179,6 +181,24 @@ def test_checkpoints_are_ordered_by_their_steps_however_many_digits(tmp_path: Pa
     (tmp_path / "step_notes").mkdir()
     assert [int(p.name[5:]) for p in checkpoints_in(tmp_path)] == [5, 999_999_999, 2_000_000_000]
     assert newest_intact(tmp_path, refuse).name == "step_2000000000"
+
+
+def test_a_best_that_a_training_replaces_while_it_is_read_is_read_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    (tmp_path / "config.yaml").touch()
+    older, newer = save(folder, 1), save(folder, 2)
+    mark_best(older)
+
+    def read(checkpoint: Path) -> Path:
+        if checkpoint == older:
+            mark_best(newer)
+            prune(folder, keep=1)
+        load_policy(checkpoint)
+        return checkpoint
+
+    assert from_best(tmp_path, read) == newer
+    with pytest.raises(CheckpointError, match="no learned reward"):  # and what is really wrong is told
+        from_best(tmp_path, load_reward)
 
 
 # Which are kept -------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from ludus.data.writing import LEARNED_REWARD, check_target, copy_with_reward
 from ludus.errors import ConfigError
 from ludus.logging.reward_page import MAX_FRAMES, MAX_TRACES, RewardTrace
 from ludus.policies.reward import RewardModel
-from ludus.runs import best_checkpoint, run_config, run_folder
+from ludus.runs import from_best, run_config, run_folder
 from ludus.training.checkpoint import load_reward
 from ludus.training.recorded import choose_held_out
 
@@ -31,6 +31,11 @@ def judge(model: RewardModel, episode: Episode) -> dict[str, np.ndarray]:
     return said | {"reward": model.to_units(heads[:, 0].double()).float().numpy()}
 
 
+def load(run: str | Path) -> RewardModel:
+    """The best reward that a run has learned."""
+    return from_best(run, load_reward)
+
+
 def label(data: str, run: str | Path, out: str | Path | None = None, head: str = "reward") -> tuple[Path, int]:
     """Write a copy of a file with what a head says of every step; returns its path and the number of episodes."""
     files = data_files(data)
@@ -38,7 +43,7 @@ def label(data: str, run: str | Path, out: str | Path | None = None, head: str =
         raise ConfigError(f"{data} is {len(files)} files; label them one by one.")
     target = Path(out) if out else files[0].with_name(f"{files[0].stem}_labelled{files[0].suffix}")
     check_target(target)
-    folder, model = run_folder(run), load_reward(best_checkpoint(run_folder(run)))
+    folder, model = run_folder(run), load(run)
     if head not in model.names:
         raise ConfigError(f"The reward of {folder} has no head {head!r}; it has {', '.join(model.names)}.")
     # All episodes, whichever the run was trained on, and whatever paid it.
@@ -58,7 +63,7 @@ def label_key(head: str) -> str:
 def held_out_metrics(run: str | Path) -> dict[str, float]:
     """How good a run's best reward is on the episodes it was not trained on."""
     folder = run_folder(run)
-    model, config = load_reward(best_checkpoint(folder)), run_config(folder)
+    model, config = load(folder), run_config(folder)
     episodes = list(_held_out(config))
     if not episodes:
         raise ConfigError(f"{folder} held no episode out (--data.held-out 0): there is nothing to measure it by.")
@@ -69,7 +74,7 @@ def held_out_metrics(run: str | Path) -> dict[str, float]:
 def reward_traces(run: str | Path) -> list[RewardTrace]:
     """The best reward of a run along some of its held-out episodes, half of them failures if there are as many."""
     folder = run_folder(run)
-    model, config = load_reward(best_checkpoint(folder)), run_config(folder)
+    model, config = load(folder), run_config(folder)
     kinds: dict[bool | None, list[RewardTrace]] = defaultdict(list)
     for episode in _held_out(config):
         if len(kinds[episode.success]) < MAX_TRACES:

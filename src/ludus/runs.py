@@ -5,11 +5,11 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import mujoco
@@ -43,6 +43,8 @@ from ludus.training.checkpoint import (
 from ludus.training.evaluator import Evaluation, evaluate
 from ludus.training.loop import Trainer
 from ludus.training.run_lock import run_lock
+
+T = TypeVar("T")
 
 
 # Training ---------------------------------------------------------------------------------------
@@ -242,7 +244,7 @@ def run_config(folder: Path) -> TrainConfig:
     return load_config(folder / "config.yaml", TrainConfig())
 
 
-def best_checkpoint(folder: Path) -> Path:
+def _best_checkpoint(folder: Path) -> Path:
     """The best checkpoint of a run if its models are intact, else the newest of which they are."""
     best = folder / "checkpoints" / "best"
     if best.exists() and problem_of(best.resolve(), to_resume=False) is None:
@@ -250,9 +252,22 @@ def best_checkpoint(folder: Path) -> Path:
     return newest_intact(folder / "checkpoints", lambda text: print(text, file=sys.stderr), to_resume=False)
 
 
+def from_best(run: str | Path, read: Callable[[Path], T]) -> T:
+    """What `read` finds in the best checkpoint of a run, which a training may replace by a better one."""
+    folder = run_folder(run)
+    checkpoint = _best_checkpoint(folder)
+    while True:
+        try:
+            return read(checkpoint)
+        except CheckpointError:
+            tried, checkpoint = checkpoint, _best_checkpoint(folder)
+            if checkpoint == tried:
+                raise
+
+
 def load(run: str | Path) -> Policy:
     """The best policy of a run: `ludus.load(RUN).act(obs)`, with a memory `.actor()` and its `act`."""
-    return load_policy(best_checkpoint(run_folder(run)))
+    return from_best(run, load_policy)
 
 
 def make_env(name: str, num_envs: int | None = None, evaluation: bool = False, **settings: Any) -> VecEnv:
