@@ -106,10 +106,12 @@ def resampling(arguments: argparse.Namespace, folder: Path) -> bool:
 
 
 def amp(arguments: argparse.Namespace, folder: Path) -> bool:
-    """A walk learned from a discriminator and a speed alone; worse without the gradient penalty."""
+    """A walk learned from a discriminator and a speed alone: on its feet in 95 % of the episodes, within 50 mm of
+    a pose of the clip and 0.2 m/s of the speed; farther from the clip without the gradient penalty.
+    """
     size = AMP_ON_GPU if arguments.device.startswith("cuda") else ()
 
-    def one(name: str, penalty: str) -> float:
+    def one(name: str, penalty: str) -> tuple[float, bool]:
         flags = ("--adversary.gradient-penalty", penalty, "--device", arguments.device, *size, *arguments.rest)
         rows, seconds = train(folder / name, "humanoid-amp", *flags)
         last = {key: value for row in rows for key, value in row.items()}  # the newest of every metric
@@ -119,12 +121,13 @@ def amp(arguments: argparse.Namespace, folder: Path) -> bool:
             f"{last['eval/pose_error']:.0f} mm, speed error {last['eval/speed_error']:.2f} m/s; discriminator "
             f"right on {right[0]:.0f} % of the clip and {right[1]:.0f} % of the policy; {seconds:.0f} s"
         )
-        return float(last["eval/pose_error"])
+        near = last["eval/pose_error"] <= 50 and last["eval/speed_error"] <= 0.2
+        return float(last["eval/pose_error"]), near and last["eval/success_rate"] >= 0.95
 
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        penalised, free = pool.map(one, ("with", "without"), ("5", "0"))
-    print(f"nearer to the clip with the penalty {verdict(penalised < free)}")
-    return penalised < free
+        (penalised, walks), (free, _) = pool.map(one, ("with", "without"), ("5", "0"))
+    print(f"walks {verdict(walks)}; nearer to the clip than without the penalty {verdict(penalised < free)}")
+    return walks and penalised < free
 
 
 def speed(arguments: argparse.Namespace, folder: Path) -> bool:
@@ -188,6 +191,8 @@ def main() -> None:
     arguments.rest = given[end + 1 :]
     if arguments.case in ("walk", "clips") and not arguments.clip:
         parser.error(f"{arguments.case} needs --clip")
+    if arguments.case == "speed" and not arguments.device.startswith("cuda"):
+        parser.error("speed needs --device cuda")
     with tempfile.TemporaryDirectory() as temporary:
         good = CASES[arguments.case](arguments, arguments.folder or Path(temporary))
     sys.exit(0 if good else 1)

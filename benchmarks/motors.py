@@ -19,10 +19,10 @@ import torch
 import tyro
 from torch import Tensor
 
+from ludus.envs import make_eval_env
 from ludus.envs.humanoid.body import JOINTS, load_body
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.following import follow
-from ludus.envs.humanoid.making import make_humanoid
 from ludus.envs.humanoid.task import HumanoidTask
 from ludus.envs.humanoid.trials import act_as_trained, on_clips
 from ludus.errors import LudusError
@@ -44,7 +44,8 @@ def main(arguments: Arguments) -> None:
     trained = run_config(run_folder(arguments.run)).env
     config = on_clips(trained, arguments.clip or getattr(trained, "clips", ""))
     assert isinstance(trained, HumanoidConfig)  # others were refused
-    env, policy = make_humanoid(config, 1, 0, evaluation=True, device="cpu"), load(arguments.run)
+    env, policy = make_eval_env(config, 1), load(arguments.run)
+    assert isinstance(env, HumanoidTask)
     published = published_limits(env.sim.model)
     weak = load_body()
     weak.actuator_forcerange[:] = torch.stack([-published, published], 1).numpy()
@@ -61,6 +62,8 @@ def main(arguments: Arguments) -> None:
 
 def use_of_strength(torques: Tensor, published: Tensor) -> str:
     """Of torques [n, 28], without their signs."""
+    if not len(torques):
+        return f"{'no samples':>23}"
     over = torques / published
     joint = int(over.amax(0).argmax())
     most = f"{float(torques[:, joint].max()):.0f} instead of {float(published[joint]):.0f} N m"

@@ -432,6 +432,24 @@ def test_a_wrong_configuration_file_is_one_sentence(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("motions view squat --html .", "Is a directory"),
+        ("motions view squat --html my.yaml/page.html", "File exists"),
+        ("motions check " + 300 * "x", "File name too long"),
+        ("motions view squat --html my.yaml/pages/page.html", "Not a directory"),
+    ],
+)
+def test_a_path_that_cannot_be_is_one_sentence(
+    call: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, problem: str
+) -> None:
+    pytest.importorskip("mjviser")
+    (tmp_path / "my.yaml").touch()
+    monkeypatch.chdir(tmp_path)
+    assert_sentence(call(*command.split()), f"cannot be used: {problem}")
+
+
 def test_python_gets_the_same_sentences() -> None:
     with pytest.raises(ConfigError, match="unknown setting 'gama'"):
         ludus.train("gym:CartPole-v1", gama=0.9)

@@ -6,11 +6,13 @@ from typing import Any
 import mujoco
 import numpy as np
 import pytest
+import torch
 
 from ludus.envs.humanoid.authoring import clips_folder
 from ludus.envs.humanoid.body import JOINTS, load_body
 from ludus.envs.humanoid.clip import Clip, load_clip
 from ludus.envs.humanoid.ghost import GHOST_COLOUR, ghost_model, ghost_qpos
+from ludus.envs.humanoid.motions import MotionLibrary
 from ludus.errors import LudusError
 from ludus.logging.replay import Replay, replay_html
 from ludus.motion_viewing import qpos_at, view_clips
@@ -99,6 +101,17 @@ def test_clips_are_shown_live(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mjviser")
     view_clips([_clip("jog"), _clip("bow")], port=0, seconds=0.3, html=None)
     assert "http://localhost:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["stroll", "turn"])
+def test_a_viewed_loop_is_where_training_has_it(name: str) -> None:
+    clip = _clip(name)
+    library, frames = MotionLibrary([clip], 5 * clip.duration), clip.frames - 1
+    for frame in (0, 7, frames, 2 * frames + 11, 5 * frames):
+        reference = library.at(torch.zeros(1, dtype=torch.int64), torch.tensor([frame / clip.fps]))
+        pose, same = qpos_at(clip, frame / clip.fps), reference.qpos[0].numpy()
+        np.testing.assert_allclose(np.delete(pose, range(3, 7)), np.delete(same, range(3, 7)), atol=1e-4)
+        assert abs(pose[3:7] @ same[3:7]) == pytest.approx(1, abs=1e-6)
 
 
 def test_looping_clip_goes_on_where_it_ended_and_another_stops() -> None:

@@ -17,8 +17,11 @@ from ludus.cli import COMMANDS
 from ludus.config import TrainConfig
 from ludus.envs import HumanoidConfig, make_vec_env
 from ludus.envs.humanoid.catalogue import find_clips, shipped_folder, whole_names
+from ludus.envs.humanoid.making import library_of
 from ludus.envs.humanoid.tracking import ANY_DISTANCE, MEAN_DISTANCE
 from ludus.envs.humanoid.trials import act_as_trained, make_shown, on_clips
+from ludus.envs.sim import CpuSimulator
+from ludus.envs.sim_task import SimTask
 from ludus.errors import CheckpointError, ConfigError
 from ludus.logging import replay, text
 from ludus.logging.clip_table import clip_lines, clip_section, read_clip_table
@@ -27,7 +30,7 @@ from ludus.logging.report import write_report
 from ludus.policies.making import make_actor_critic
 from ludus.policies.policy import PolicyConfig
 from ludus.runs import play_run, write_run_report
-from ludus.viewing import _chosen, record_replay
+from ludus.viewing import _chosen, drawable_env, record_replay
 from test_cli import assert_plays
 
 QUICK: dict[str, Any] = {
@@ -123,6 +126,37 @@ def test_clips_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(find_clips(names.removesuffix(",nowhere"))) == 3
     assert whole_names("all") == "all"
     assert whole_names(names) == names
+
+
+def test_links_to_clips_keep_their_names(tmp_path: Path) -> None:
+    """As in caches of downloads, where a file's own name is a hash without a suffix."""
+    shutil.copy(shipped_folder() / "squat.npz", tmp_path / "0a1b2c")
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "mine.npz").symlink_to("../0a1b2c")
+    for names in (f"{tmp_path}/links/mine.npz", f"{tmp_path}/links"):
+        assert library_of(HumanoidConfig(clips=whole_names(names)), "cpu").names == ["mine"]
+
+
+def test_a_comma_in_a_path_is_refused_before_it_separates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a,b").mkdir()
+    shutil.copy(shipped_folder() / "squat.npz", tmp_path / "a,b" / "mine.npz")
+    monkeypatch.chdir(tmp_path / "a,b")
+    with pytest.raises(ConfigError, match=r"a,b/mine\.npz has a comma in it"):
+        whole_names("mine.npz")
+    assert whole_names("squat") == "shipped:squat"
+
+
+def test_a_run_whose_clip_is_gone_tells_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"put it back or change env\.clips in the run's config\.yaml.*--clip"):
+        find_clips(f"{tmp_path}/gone.npz")
+
+
+def test_a_policy_trained_on_a_gpu_is_watched_without_one() -> None:
+    config = HumanoidConfig(goal="speed", actions="absolute", discriminate="motion", simulator="warp")
+    env = drawable_env(config)
+    assert isinstance(env, SimTask)
+    assert isinstance(env.sim, CpuSimulator)
+    env.close()
 
 
 # The table ------------------------------------------------------------------------------------------

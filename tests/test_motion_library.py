@@ -266,7 +266,7 @@ def test_turning_is_told_in_the_roots_own_frame_for_a_body_that_lies() -> None:
     np.testing.assert_allclose(qvel[:, 3:6], [[0.0, 2.0, 0.0]] * 3, atol=1e-4)
 
 
-@pytest.mark.parametrize("turn", [0.0, 0.9, -1.7, 2 * math.pi / 3])
+@pytest.mark.parametrize("turn", [0.0, 0.2, 0.9, -1.7, 2 * math.pi / 3])
 def test_a_looping_clip_goes_on_where_it_ended(turn: float) -> None:
     clip = walk_clip(turn=turn, yaw=0.4)
     library = MotionLibrary([clip], seconds=5.0)
@@ -301,6 +301,20 @@ def test_a_turning_loop_goes_round_in_a_circle() -> None:
     center = corners[:6].mean(0)
     radii = np.linalg.norm(corners - center, axis=1)
     np.testing.assert_allclose(radii, 1.1 * clip.duration / (math.pi / 3), rtol=2e-3)
+
+
+def test_a_loop_whose_pelvis_is_twisted_at_its_end_goes_straight_on() -> None:
+    """Here as in 'ludus motions check', which reports the jump; see `seam_turn`."""
+    clip = walk_clip()
+    twisted, bent = clip.root_quat.copy(), clip.joint_pos.copy()
+    twisted[-1] = quat_of(about_z(0.4) * Rotation.from_quat(twisted[-1], scalar_first=True))
+    bent[-1, 2] -= 0.4
+    library = MotionLibrary([replace(clip, root_quat=twisted, joint_pos=bent)], seconds=5 * clip.duration)
+    there = at(library, 0, *(0.4 + clip.duration * np.arange(5))).qpos
+    np.testing.assert_allclose(there[:, 3:7], there[:1, 3:7].expand(5, 4), atol=1e-6)
+    np.testing.assert_allclose(
+        np.diff(there[:, :2], axis=0), [clip.root_pos[-1, :2] - clip.root_pos[0, :2]] * 4, atol=1e-5
+    )
 
 
 def test_a_loop_whose_ends_differ_in_height_does_not_climb() -> None:

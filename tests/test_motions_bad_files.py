@@ -260,6 +260,7 @@ def bvh(tmp_path: Path) -> Path:
         ("Frame Time: 0.0333333", "Frame Time: nan", "frame time of nan"),
         ("JOINT LeftForeArm", "JOINT LeftElbow", "lacks the joints LeftForeArm"),
         ("JOINT Head", "JOINT Hed", "Did you mean 'Hed'"),
+        ("JOINT LeftUpLeg", "JOINT LeftThigh", "LeftUpLeg. Did you mean 'LeftThigh'?"),
         ("OFFSET 5 0 0", "OFFSET 5 0", "line"),
         ("OFFSET 5 0 0", "OFFSET 5 0 x", "not a number"),
         ("CHANNELS 3 Zrotation", "CHANNELS 3 Wrotation", "is not BVH"),

@@ -394,15 +394,30 @@ def test_import_goes_on_after_a_broken_file(here: Path, capsys: pytest.CaptureFi
         (["import", "sources", "other"], "Two sources are called good"),
         (["import", "sources/fine.bvh", "third/humanoid3d_fine.bvh"], "Two sources are called fine"),
         (["import", "sources/good.bvh", "--fps", "0"], "from 1 to 1000"),
+        (["import", "sources/good.bvh", "--name", "../good"], "'../good' cannot be a clip's name"),
+        (["import", "sources/good.bvh", "--name", "all"], "'all' cannot be a clip's name"),
+        (["import", "other.npz"], "export it as BVH or CSV"),
         (["view", "nothing"], "There is no clip 'nothing'"),
+        (["view", "stand", "--port", "99999"], "--port is 99999; it must be from 0"),
     ],
 )
 def test_mistakes_are_told(here: Path, arguments: list[str], told: str) -> None:
     for path in ("sources/good.bvh", "sources/fine.bvh", "other/good.bvh", "third/humanoid3d_fine.bvh"):
         squat(here / path)
+    np.savez(here / "other.npz", poses=np.zeros(3))
     with pytest.raises((ConfigError, DataError)) as error:
         motions(arguments)
     assert told in str(error.value)
+
+
+def test_list_goes_on_after_a_broken_clip(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "motions").mkdir()
+    (here / "motions" / "broken.npz").write_bytes(b"PK")
+    with pytest.raises(DataError, match="1 of 2 files could not be read"):
+        motions(["list"])
+    told = capsys.readouterr()
+    assert told.out.splitlines()[1].startswith("stand ")
+    assert "broken.npz is not a clip of motion" in told.err
 
 
 def test_a_broken_clip_is_a_finding(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,10 +16,10 @@ from ludus.envs.humanoid.importing.floor import lowest_of_clip, put_on_floor
 from ludus.envs.humanoid.importing.hinges import euler, hinge_angles, joint_names, limits
 from ludus.envs.humanoid.importing.motion import FPS, Motion, joint_angles, make_clip, resample, without_held_poses
 from ludus.envs.humanoid.importing.retarget import LIMBS, bend, shortest_turn
-from ludus.envs.humanoid.importing.seam import seam_jumps, seam_turn, seam_turns
 from ludus.envs.humanoid.importing.table import ROOT
 from ludus.envs.humanoid.kinematics import forward_kinematics
 from ludus.envs.humanoid.rotations import about_axis, multiply, rotate
+from ludus.envs.humanoid.seam import seam_jumps, seam_turn, seam_turns
 from motion_files import (
     CMU,
     CMU_SKELETON,
@@ -508,7 +508,9 @@ def test_the_turn_of_a_seam_is_about_the_vertical() -> None:
     clip.root_quat[-1] = [np.cos(0.6), 0, 0, np.sin(0.6)]
     assert np.allclose(seam_turn(clip), clip.root_quat[-1])
     assert np.allclose(seam_jumps(clip)[1], 0, atol=1e-9)
-    clip.root_quat[-1] = [np.cos(0.3), 0, 0, np.sin(0.3)]  # a twist of the pelvis, not of the way
+    clip.root_quat[-1] = [np.cos(0.3), 0, 0, np.sin(0.3)]  # a small turn, after which all meets
+    assert np.allclose(seam_turn(clip), clip.root_quat[-1])
+    clip.joint_pos[-1, 2] = -0.6  # but this is a twist of the pelvis, not of the way
     assert np.allclose(seam_turn(clip), [1, 0, 0, 0])
     assert np.allclose(np.abs(seam_jumps(clip)[1]), [0, 0, 0.6])
 

@@ -19,7 +19,8 @@ from ludus import __version__
 from ludus.config import SHORT_NAMES, TrainConfig, algo_in, load_config
 from ludus.errors import ConfigError, LudusError, did_you_mean
 
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
+                errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)  # fmt: skip
 _EXIT_INTERRUPTED = 75  # "temporary failure": the run was saved and can be resumed
 _TEMPLATE = """usage: ludus COMMAND …
 

@@ -178,12 +178,16 @@ class Plan:
             whole = self.total_iterations == self.epochs * self.iterations_per_epoch
             sign = "=" if whole else "≥"  # the last epoch may be shorter
             return [f"epochs × cycles × iterations × batches: {counts} {sign} {self.total_batches:,} batches"]
-        return [
-            f"{self.total_steps:,} steps = {self.epochs} epoch{'s' * (self.epochs > 1)} › "
-            f"{self.cycles_per_epoch} cycles › "
-            f"{self.iterations_per_cycle} iterations of {self.steps_per_iteration:,} steps › "
-            f"{self.batches_per_iteration} batches"
-        ]
+        epochs = _count(self.epochs, "epoch", "epochs")
+        cycles = _count(self.cycles_per_epoch, "cycle", "cycles")
+        iterations = _count(self.iterations_per_cycle, "iteration", "iterations")
+        batches = _count(self.batches_per_iteration, "batch", "batches")
+        steps = f"{self.steps_per_iteration:,} steps"
+        return [f"{self.total_steps:,} steps = {epochs} › {cycles} › {iterations} of {steps} › {batches}"]
+
+
+def _count(number: int, one: str, more: str) -> str:
+    return f"{number} {one if number == 1 else more}"
 
 
 # Settings that must be at least so large. What an environment adds of its own is checked where it is made.

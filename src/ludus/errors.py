@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class LudusError(Exception):
@@ -26,6 +27,13 @@ class CheckpointError(LudusError):
 
 class TrainingError(LudusError):
     """Training that cannot go on, with what was saved and how to continue."""
+
+
+def listable(path: Path) -> str:
+    """The path, to stand in a list with commas; refused where it has one itself."""
+    if "," in str(path):
+        raise ConfigError(f"{path} has a comma in it, which would separate it from others: take a path without.")
+    return str(path)
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

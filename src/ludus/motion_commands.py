@@ -20,7 +20,7 @@ from ludus.envs.humanoid.catalogue import (
     load_any,
 )
 from ludus.envs.humanoid.checks import check_motion
-from ludus.envs.humanoid.clip import Clip, save_clip
+from ludus.envs.humanoid.clip import Clip, load_clip, save_clip
 from ludus.envs.humanoid.importing import READ, clip_name, import_motion, read_motion
 from ludus.errors import ConfigError, DataError, did_you_mean
 
@@ -57,7 +57,7 @@ def _import(arguments: list[str]) -> None:
         out: Path = OWN_FOLDER,
         name: str = "",
         fps: float | None = None,
-        loop: bool | None = None,
+        loop: Annotated[bool | None, tyro.conf.arg(metavar="| --no-loop")] = None,
         licence: str = "",
         source: str = "",
         overwrite: Annotated[bool, _Flag] = False,
@@ -79,9 +79,10 @@ def _import(arguments: list[str]) -> None:
         files = _files(sources, "import")
         if name and len(files) > 1:
             raise ConfigError(f"--name is for one source, and there are {len(files)}.")
-        _check_names(files)
+        names = [name or clip_name(file) for file in files]
+        _check_names(names)
         if not overwrite:
-            _check_targets([out / f"{name or clip_name(file)}.npz" for file in files])
+            _check_targets([out / f"{name}.npz" for name in names])
         _import_all(files, out, lambda file: _named(file, name, fps, loop, licence, source))
 
     tyro.cli(command, args=[_loop_flag(a) for a in arguments], prog="ludus motions import")
@@ -94,6 +95,7 @@ def _loop_flag(argument: str) -> str:
 
 def _named(file: Path, name: str, fps: float | None, loop: bool | None, licence: str, source: str) -> list[Clip]:
     if file.suffix.lower() == ".npz":
+        load_clip(file)  # or tells why not
         raise DataError(f"{file} is a clip already; 'ludus motions check' looks at it.")
     clips = import_motion(file, name or None, fps, loop)
     wanted = read_motion(file, fps).loop if loop is None else loop
@@ -102,11 +104,16 @@ def _named(file: Path, name: str, fps: float | None, loop: bool | None, licence:
     return [replace(clip, licence=licence, source=source or clip.source) for clip in clips]
 
 
-def _check_names(files: list[Path]) -> None:
-    names = [clip_name(file) for file in files]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"Two sources are called {twice}: import them one by one, with --name or another --out.")
+def _check_names(names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"Two sources are called {name}: import them one by one, with --name or another --out."
+            )
+        if name == "all" or any(sign in name for sign in ",:/\\"):
+            raise ConfigError(
+                f"{name!r} cannot be a clip's name, which lists of clips have to tell: take another --name."
+            )
 
 
 def _check_targets(paths: list[Path]) -> None:
@@ -172,7 +179,7 @@ def _findings_of(file: Path) -> list[Finding]:
     try:
         return [finding for clip in load_any(file) for finding in check_motion(clip)]
     except DataError as error:
-        return [Finding("error", str(error))]
+        return [Finding("error", str(error), "Import it anew, or put the source right there.")]
 
 
 # list and view -----------------------------------------------------------------------------------------
@@ -191,13 +198,21 @@ def _list(arguments: list[str]) -> None:
             )
             return
         rows: list[tuple[str, ...]] = [("name", "seconds", "fps", "loop", "where", "source", "licence")]
-        rows += [_row(clip, path) for path in paths for clip in load_any(path)]
+        failed = 0
+        for path in paths:
+            try:
+                rows += [_row(clip, path) for clip in load_any(path)]
+            except DataError as error:
+                failed += 1
+                print(f"ludus: {error}", file=sys.stderr)
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         for row in rows:
             print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
         if not files:
             for name in hidden_clips():
                 print(f"Your {name} goes before the shipped one, which is called {SHIPPED}{name}.")
+        if failed:
+            raise DataError(f"{failed} of {len(paths)} files could not be read.")
 
     tyro.cli(command, args=arguments, prog="ludus motions list")
 

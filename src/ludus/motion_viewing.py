@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from ludus.envs.humanoid.balance import moved, qpos_of_clip
+from ludus.envs.humanoid.balance import qpos_of_clip
 from ludus.envs.humanoid.body import load_body
 from ludus.envs.humanoid.clip import Clip
+from ludus.envs.humanoid.rotations import multiply, rotate
+from ludus.envs.humanoid.seam import cycle_later
 from ludus.errors import LudusError
 from ludus.logging import replay as replays
 from ludus.logging import viewer
@@ -45,15 +48,14 @@ def clips_html(clips: list[Clip]) -> str:
 
 def qpos_at(clip: Clip, time: float) -> np.ndarray:
     """[35] the pose nearest to a time; a looping clip goes on from where its last round ended."""
-    qpos = qpos_of_clip(clip)
     frame = round(time * clip.fps)
     if not clip.loop:
-        return qpos[min(frame, clip.frames - 1)]
-    rounds, frame = divmod(frame, clip.frames - 1)
-    pose = qpos[frame]
-    for _ in range(rounds):
-        pose = moved(pose, qpos[0], qpos[-1])
-    return pose
+        return qpos_of_clip(clip)[min(frame, clip.frames - 1)]
+    cycles, frame = divmod(frame, clip.frames - 1)
+    turn, shift = cycle_later(clip, cycles)
+    position, rotation = torch.as_tensor(clip.root_pos[frame]), torch.as_tensor(clip.root_quat[frame])
+    root = torch.cat([rotate(turn, position) + shift, multiply(turn, rotation)])
+    return np.concatenate([root.numpy(), clip.joint_pos[frame]])
 
 
 def _shown_seconds(clip: Clip) -> float:

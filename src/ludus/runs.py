@@ -23,7 +23,7 @@ from ludus.envs.humanoid.catalogue import whole_names
 from ludus.envs.humanoid.task import HumanoidTask
 from ludus.envs.humanoid.trials import act_as_trained, on_clips
 from ludus.envs.vec import VecEnv, derive_seed
-from ludus.errors import CheckpointError, ConfigError, LudusError
+from ludus.errors import CheckpointError, ConfigError, LudusError, listable
 from ludus.logging.clip_table import read_clip_table
 from ludus.logging.console import Console
 from ludus.logging.jsonl import JsonlSink, read_metrics, truncate_to
@@ -83,10 +83,9 @@ def _with_whole_path(config: TrainConfig) -> TrainConfig:
     """Recorded data and clips of motion are found again from any folder."""
     if isinstance(config.env, HumanoidConfig):
         config = replace(config, env=replace(config.env, clips=whole_names(config.env.clips)))
-    parts = [
-        str(Path(part.strip()).expanduser().resolve()) for part in config.data.path.split(",") if part.strip()
-    ]
-    return replace(config, data=replace(config.data, path=",".join(parts)))
+    given = [Path(part.strip()).expanduser() for part in config.data.path.split(",") if part.strip()]
+    data = ",".join(listable(path.resolve()) for path in given)
+    return replace(config, data=replace(config.data, path=data))
 
 
 def resume(
@@ -156,7 +155,7 @@ def _finish(trainer: Trainer) -> None:
             f"{done} Run folder: {folder}",
             *used,
             f"ludus report {folder}                  all in one page: {folder}/report.html",
-            f"tensorboard --logdir {folder}/tb       all metrics",
+            *([f"tensorboard --logdir {folder}/tb       all metrics"] if trainer.config.log.tensorboard else []),
         ]
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs import EnvConfig, GymConfig, HumanoidConfig, PettingZooConfig, make_vec_env
+from ludus.envs import EnvConfig, GymConfig, HumanoidConfig, PettingZooConfig, make_vec_env, on_threads
 from ludus.envs.gym import GymVecEnv
 from ludus.envs.humanoid.trials import make_shown
 from ludus.envs.sim_task import SimTask
@@ -224,7 +224,7 @@ def drawable_env(config: EnvConfig, trained: EnvConfig | None = None, beside: fl
     if isinstance(config, HumanoidConfig) and config.goal == "track":
         return make_shown(config, trained if isinstance(trained, HumanoidConfig) else config, beside)
     if not isinstance(config, GymConfig | PettingZooConfig):
-        return make_vec_env(config, 1, evaluation=True)
+        return make_vec_env(on_threads(config), 1, evaluation=True)
     in_process = dataclasses.replace(config, workers=0)
     env = make_vec_env(in_process, 1, evaluation=True)
     if _scene(env) is not None:

@@ -39,6 +39,7 @@ ENV_KINDS: dict[str, type[EnvConfig]] = {
     "mettagrid": MettagridConfig,
     "vec": VecConfig,
 }
+_SIMULATED = (KukaConfig, HumanoidConfig, LocomotionConfig)  # by MuJoCo, on CPU threads or on a GPU
 
 
 def make_vec_env(
@@ -79,14 +80,18 @@ def make_groups(
     return [EpisodicReward(env) for env in envs] if episodic_reward else envs
 
 
-def make_eval_env(config: EnvConfig, episodes: int, device: torch.device | str = "cpu") -> VecEnv:
-    """Environments for so many episodes, no more of them than in training.
+def on_threads(config: EnvConfig) -> EnvConfig:
+    """To measure and to watch: what MuJoCo simulates, on CPU threads, wherever it is trained.
 
-    What MuJoCo simulates is evaluated on CPU threads, wherever it is trained: for a few episodes they are quicker
-    than a GPU, and MuJoCo's own engine is the judge.
+    For a few episodes they are quicker than a GPU, and MuJoCo's own engine is the judge.
     """
-    if isinstance(config, KukaConfig | HumanoidConfig | LocomotionConfig):
-        config, device = dataclasses.replace(config, simulator="threads"), "cpu"
+    return dataclasses.replace(config, simulator="threads") if isinstance(config, _SIMULATED) else config
+
+
+def make_eval_env(config: EnvConfig, episodes: int, device: torch.device | str = "cpu") -> VecEnv:
+    """Environments for so many episodes, no more of them than in training."""
+    if isinstance(config, _SIMULATED):
+        config, device = on_threads(config), "cpu"
     env = make_vec_env(config, min(episodes, config.num_envs), evaluation=True, device=device)
     wanted = -(-episodes // env.agents_per_env)  # every agent's episode counts
     if wanted >= min(episodes, config.num_envs):

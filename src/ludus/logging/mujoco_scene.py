@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 import rich
 
-from ludus.errors import LudusError
+from ludus.errors import ConfigError, LudusError
 
 Frame = Mapping[str, Any]  # qpos, and mocap_pos and mocap_quat where the model has mocap bodies
 
@@ -24,6 +24,8 @@ _ROOM = 1.2  # but the ends of a long or tall one are not: its head, and the cap
 @contextlib.contextmanager
 def browser_server(host: str = "127.0.0.1", port: int = 0) -> Iterator[Any]:
     """A viser server that says nothing; port 0 takes a free one. It is stopped on the way out."""
+    if not 0 <= port <= 65_535:
+        raise ConfigError(f"--port is {port}; it must be from 0 (any that is free) to 65535.")
     try:
         import mjviser  # noqa: F401 (asked for here, so that the sentence comes before any work)
         import viser

@@ -165,10 +165,10 @@ def _neighbours(qpos: np.ndarray, loop: bool) -> tuple[np.ndarray, np.ndarray]:
     if not loop:
         return qpos[0], qpos[-1]
     first, last = qpos[0], qpos[-1]
-    return moved(qpos[-2], last, first), moved(qpos[1], first, last)
+    return _moved(qpos[-2], last, first), _moved(qpos[1], first, last)
 
 
-def moved(frame: np.ndarray, start: np.ndarray, goal: np.ndarray) -> np.ndarray:
+def _moved(frame: np.ndarray, start: np.ndarray, goal: np.ndarray) -> np.ndarray:
     """The frame moved over the floor as `start` has to be to become `goal`."""
     angle = _yaw(goal) - _yaw(start)
     cos, sin = np.cos(angle), np.sin(angle)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ludus.envs.humanoid.clip import Clip, load_clip
 from ludus.envs.humanoid.importing import SOURCE_SUFFIXES, import_motion
-from ludus.errors import ConfigError, DataError, did_you_mean
+from ludus.errors import ConfigError, DataError, did_you_mean, listable
 
 OWN_FOLDER = Path("motions")  # where 'ludus motions import' writes
 SHIPPED = "shipped:"  # before a name: the clip that comes with Ludus, whatever is in ./motions
@@ -58,7 +58,8 @@ def _whole_name(name: str) -> str:
     if name in known and is_shipped(known[name]):
         return SHIPPED + name  # a clip of that name may lie in another folder's ./motions, or come there later
     path = known.get(name, Path(name).expanduser())
-    return str(path.resolve()) if path.exists() else name  # whoever reads what is nowhere will complain
+    # Not where a link leads to, which may be called otherwise. Whoever reads what is nowhere will complain.
+    return listable(path.absolute()) if path.exists() else name
 
 
 def clip_files(name: str) -> list[Path]:
@@ -80,10 +81,13 @@ def clip_files(name: str) -> list[Path]:
         return [path]
     beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() and path.parent != Path() else []
     hint = did_you_mean(name, known) or did_you_mean(path.name, beside)
-    raise ConfigError(
-        f"There is no clip {name!r}, nor such a file or folder.{hint} There are: {_known_text()}. "
-        "'ludus motions import FILE' brings in others."
-    )
+    advice = f"There are: {_known_text()}. 'ludus motions import FILE' brings in others."
+    if path.is_absolute():  # as runs name the clips that they were trained on
+        advice = (
+            "If a run names it, put it back or change env.clips in the run's config.yaml; "
+            "'ludus eval' and 'ludus play' take others: --clip."
+        )
+    raise ConfigError(f"There is no clip {name!r}, nor such a file or folder.{hint} {advice}")
 
 
 def _shipped_clip(name: str) -> Path:

@@ -12,9 +12,9 @@ from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.following import follow
 from ludus.envs.humanoid.importing.hinges import limits
 from ludus.envs.humanoid.importing.motion import HELD_SHARE
-from ludus.envs.humanoid.importing.seam import seam_jumps, seam_turns
 from ludus.envs.humanoid.kinematics import forward_kinematics, lowest_points
 from ludus.envs.humanoid.rotations import conjugate, multiply, rotate, rotation_vector
+from ludus.envs.humanoid.seam import seam_jumps, seam_turns
 from ludus.envs.humanoid.tracking import ANY_DISTANCE
 
 LIMIT_SLACK = 0.02  # rad beyond a joint's limit that nobody notices

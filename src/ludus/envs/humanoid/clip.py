@@ -61,7 +61,10 @@ def load_clip(path: Path) -> Clip:
     """The clip in a file, whose name is the clip's; a clear error where something is wrong with it."""
     values = _read_arrays(path)
     if str(values.get("format")) != FORMAT:
-        raise DataError(f"{path} is not a clip of Ludus ({FORMAT}); 'ludus motions import' makes one of it.")
+        raise DataError(
+            f"{path} is not a clip of Ludus ({FORMAT}). If another program made it, export it as BVH or CSV: "
+            "'ludus motions import' reads those."
+        )
     wanted = (
         "fps",
         "loop",

@@ -36,7 +36,7 @@ def make_humanoid(
 
 def library_of(config: HumanoidConfig, device: torch.device | str) -> MotionLibrary:
     """The clips of a configuration, laid out for as long as an episode can look ahead."""
-    versions = tuple((path.resolve(), *_version(path)) for path in find_files(config.clips))
+    versions = tuple((path.absolute(), *_version(path)) for path in find_files(config.clips))
     ahead = DT * (max(config.future) + config.window + 1)
     return MotionLibrary(_clips(versions), DT * config.max_steps, device, ahead)
 

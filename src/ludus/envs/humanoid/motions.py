@@ -16,6 +16,7 @@ from ludus.envs.humanoid.body import BODIES, JOINTS
 from ludus.envs.humanoid.clip import Clip, with_unit_rotations
 from ludus.envs.humanoid.kinematics import forward_kinematics
 from ludus.envs.humanoid.rotations import conjugate, heading, multiply, rotate, rotation_vector
+from ludus.envs.humanoid.seam import cycle_later
 from ludus.errors import DataError
 
 BIN_SECONDS = 1.0  # failures are counted for so long a part of a clip
@@ -98,20 +99,13 @@ def unrolled(clip: Clip, seconds: float) -> Clip:
         return clip
     cycles = int(np.ceil(seconds / clip.duration))
     position, rotation = torch.as_tensor(clip.root_pos), torch.as_tensor(clip.root_quat)
-    first_heading, last_heading = heading(rotation[0]), heading(rotation[-1])
-    turn = multiply(last_heading, conjugate(first_heading))
-    flat = torch.tensor([1.0, 1.0, 0.0], dtype=position.dtype)
-    start, positions, rotations = position[0] * flat, [], []
-    for _ in range(cycles):
-        positions.append(position[:-1])
-        rotations.append(rotation[:-1])
-        # The next cycle begins where this one ended: on the floor, not in height, which must not drift.
-        end = position[-1] * flat
-        position = rotate(turn, position - start) + end
-        rotation = multiply(turn, rotation)
-        start = end
-    positions.append(position[:1])
-    rotations.append(rotation[:1])
+    frames = len(position) - 1  # the last is the first of the next cycle
+    positions, rotations = [], []
+    for cycle in range(cycles + 1):
+        turn, shift = cycle_later(clip, cycle)
+        whole = slice(frames if cycle < cycles else 1)
+        positions.append(rotate(turn, position[whole]) + shift)
+        rotations.append(multiply(turn, rotation[whole]))
     joints = np.concatenate([*[clip.joint_pos[:-1]] * cycles, clip.joint_pos[:1]])
     return Clip(clip.name, clip.fps, torch.cat(positions).numpy(), torch.cat(rotations).numpy(), joints, clip.loop)
 

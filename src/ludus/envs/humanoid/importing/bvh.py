@@ -87,7 +87,8 @@ def _find_bodies(path: Path, bvh: Bvh) -> dict[str, int]:
         else:
             found[body] = index
     if missing:
-        there = [joint.name for joint in bvh.joints if not joint.name.endswith("_end")]
+        unused = (joint.name for i, joint in enumerate(bvh.joints) if i not in found.values())
+        there = [name for name in unused if not name.endswith("_end")]
         hint = did_you_mean(missing[0], there)
         raise DataError(
             f"{path} lacks the joints {', '.join(missing)}.{hint} Skeletons are read whose names are {_LAYOUTS}."

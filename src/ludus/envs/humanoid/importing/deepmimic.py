@@ -27,7 +27,10 @@ def read_deepmimic(path: Path, text: str) -> Motion:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON: {error}. If a download was cut off, fetch it again.") from error
+        raise DataError(
+            f"{path} is not JSON: {error}. If a download was cut off, fetch it again; if it is no motion, move it "
+            "away from those that are."
+        ) from error
     columns = dict(zip((name for name, _ in _LAYOUT), _columns(path, content), strict=True))
     durations = columns["duration"][:-1, 0]  # the last pose has none: it ends the clip
     if (durations < 0).any():

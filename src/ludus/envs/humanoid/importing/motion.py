@@ -10,8 +10,8 @@ from ludus.envs.humanoid.body import HINGES
 from ludus.envs.humanoid.clip import Clip, check_clip
 from ludus.envs.humanoid.importing.floor import put_on_floor
 from ludus.envs.humanoid.importing.hinges import hinge_angles
-from ludus.envs.humanoid.importing.seam import close_seam
 from ludus.envs.humanoid.rotations import slerp
+from ludus.envs.humanoid.seam import close_seam
 from ludus.errors import DataError
 
 FPS = 60.0  # of every imported clip
