@@ -112,7 +112,8 @@ def _check_names(names: list[str]) -> None:
             )
         if name == "all" or any(sign in name for sign in ",:/\\"):
             raise ConfigError(
-                f"{name!r} cannot be a clip's name, which lists of clips have to tell: take another --name."
+                f"{name!r} cannot be a clip's name: 'all', commas, colons and slashes have a meaning of their own "
+                "where clips are named. Take another --name."
             )
 
 
