@@ -98,7 +98,7 @@ def test_help_tells_of_memory_segments_and_devices(call: Callable[..., Result]) 
             (
                 "4 environments × 4 agents in 2 groups; networks 16 × lstm 8; seed 0, device cpu",
                 "20 segments × 8 = 160 steps → 4 minibatches × 5 segments, 1 pass",
-                "iterations of 160 steps › 4 batches",
+                "1 iteration of 160 steps › 4 batches",
             ),
         ),
         (
