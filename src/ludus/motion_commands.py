@@ -206,9 +206,7 @@ def _list(arguments: list[str]) -> None:
             except DataError as error:
                 failed += 1
                 print(f"ludus: {error}", file=sys.stderr)
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        for row in rows:
-            print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        _print_table(rows)
         if not files:
             for name in hidden_clips():
                 print(f"Your {name} goes before the shipped one, which is called {SHIPPED}{name}.")
@@ -216,6 +214,12 @@ def _list(arguments: list[str]) -> None:
             raise DataError(f"{failed} of {len(paths)} files could not be read.")
 
     tyro.cli(command, args=arguments, prog="ludus motions list")
+
+
+def _print_table(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _row(clip: Clip, path: Path) -> tuple[str, ...]:
