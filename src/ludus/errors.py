@@ -1,12 +1,21 @@
 """Errors that are sentences to a user: what was wrong, where, and what to do."""
 
 import difflib
+import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
+_LONGEST_WORD, _MOST_CHOICES = 100, 2000  # that are compared for a hint: a stranger's file may name millions
+
 
 class LudusError(Exception):
-    """A mistake or a failure the user can act on. The command line prints it without a stack trace."""
+    """A mistake or a failure the user can act on. The command line prints it without a stack trace.
+
+    Its text is plain: names out of a stranger's file cannot steer the terminal that shows it.
+    """
+
+    def __str__(self) -> str:
+        return plain_text(super().__str__(), keep_lines=True)
 
 
 class ConfigError(LudusError):
@@ -29,6 +38,20 @@ class TrainingError(LudusError):
     """Training that cannot go on, with what was saved and how to continue."""
 
 
+def plain_text(text: str, most: int | None = None, keep_lines: bool = False) -> str:
+    """Text from a file, to be shown: what a terminal would obey or cannot print becomes �.
+
+    That is control characters and escape codes, marks that turn the reading direction, and the halves of
+    characters by which Python names paths that are not UTF-8. `most`: the longest text; more is cut, with a …
+    """
+    if most is not None and len(text) > most:
+        text = text[:most] + "…"
+    if text.isprintable():
+        return text
+    kept = "\n\t" if keep_lines else ""
+    return "".join(c if c.isprintable() or c in kept else " " if c.isspace() else "�" for c in text)
+
+
 def listable(path: Path) -> str:
     """The path, to stand in a list with commas; refused where it has one itself."""
     if "," in str(path):
@@ -38,5 +61,6 @@ def listable(path: Path) -> str:
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """' Did you mean …?' for the nearest choices, or nothing."""
-    close = difflib.get_close_matches(word, list(choices), n=3, cutoff=0.51)
+    known = [c for c in itertools.islice(choices, _MOST_CHOICES) if len(c) <= _LONGEST_WORD]
+    close = difflib.get_close_matches(word, known, n=3, cutoff=0.51) if len(word) <= _LONGEST_WORD else []
     return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
