@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-RUN ?= runs/demo
+# A new folder every time, and not from the shell's environment: nothing of the user's is ever overwritten.
+RUN := runs/demo/$(shell date +%Y%m%d-%H%M%S)
 
 .PHONY: help install demo test test-all lint bench clean
 
@@ -21,10 +22,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 install: $(VENV)/.installed  ## set up .venv with everything but the benchmarks' peers
 
 demo: install  ## train the KUKA (minutes on two cores), evaluate it on 200 new starts, write the report
-	rm -rf $(RUN)
-	$(BIN)/ludus train kuka-pick-place --run-dir $(RUN)
-	$(BIN)/ludus eval $(RUN) --episodes 200
-	$(BIN)/ludus eval $(RUN) --episodes 200 --stochastic
+	$(BIN)/ludus train kuka-pick-place --run-dir "$(RUN)"
+	$(BIN)/ludus eval "$(RUN)" --episodes 200
+	$(BIN)/ludus eval "$(RUN)" --episodes 200 --stochastic
 	@echo "Open $(RUN)/report.html in a browser."
 
 lint: install  ## ruff (lint, format) and mypy

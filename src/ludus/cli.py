@@ -17,7 +17,9 @@ import tyro
 
 from ludus import __version__
 from ludus.config import SHORT_NAMES, TrainConfig, algo_in, load_config
-from ludus.errors import ConfigError, LudusError, did_you_mean
+from ludus.errors import ConfigError, LudusError, did_you_mean, plain_text
+from ludus.training.run_folder import FINAL, pointed_by
+from ludus.trust import require_trust_in_file
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
                 errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)  # fmt: skip
@@ -50,7 +52,6 @@ Flag = tyro.conf.FlagCreatePairsOff
 
 def main() -> None:
     """Entry point: a user's mistake is one sentence and exit code 2, never a stack trace."""
-    sys.path.append("")  # the present folder, where a user's own environment may lie
     threading.excepthook = _report_thread
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -84,7 +85,7 @@ def _report_thread(failure: threading.ExceptHookArgs) -> None:
 
 
 def _fail(message: str) -> None:
-    print(f"ludus: {message}", file=sys.stderr)
+    print(f"ludus: {plain_text(message, keep_lines=True)}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -105,8 +106,10 @@ def _train(arguments: list[str]) -> None:
     rest, file = _take_option(rest, "--config")
     base = find_preset(name, algo or (algo_in(Path(file)) if file else "")).config
     rest, run_dir = _take_option(rest, "--run-dir")
+    rest, trust = _take_flag(rest, "--trust")
     if file is not None:
-        base = load_config(Path(file), base)
+        typed, base = base, load_config(Path(file), base)
+        require_trust_in_file(base, Path(file), typed, trust)
     # Keyword arguments of an environment go past the flags' types: a file may give any values.
     kwargs = _kwargs_of(base)
     config = tyro.cli(
@@ -116,7 +119,8 @@ def _train(arguments: list[str]) -> None:
         prog=f"ludus train {name}",
         description=(
             f"{find_preset(name).summary} --algo sac, td3 or dqn brings its own defaults. Also: --config FILE "
-            "(settings from a YAML file, before the flags), --run-dir DIR (where the run goes), and without their "
+            "(settings from a YAML file, before the flags), --trust (import the code that such a file names), "
+            "--run-dir DIR (where the run goes), and without their "
             f"section {', '.join('--' + short.replace('_', '-') for short in SHORT_NAMES)}."
         ),
     )
@@ -140,25 +144,29 @@ def _resume(arguments: list[str]) -> None:
     from ludus.runs import resume
 
     def arguments_of(
-        run: tyro.conf.Positional[Path], total_steps: int = 0, device: str = ""
-    ) -> tuple[Path, int, str]:
+        run: tyro.conf.Positional[Path],
+        total_steps: int = 0,
+        device: str = "",
+        trust: Annotated[bool, Flag] = False,
+    ) -> tuple[Path, int, str, bool]:
         """Go on with a run, exactly where it was.
 
         Args:
             run: Folder of the run.
             total_steps: Train to this many steps instead of those planned.
             device: Go on here instead: cpu or cuda. All is kept but the random streams, which begin anew.
+            trust: Import the code that the run names, though you did not train it on this machine.
         """
-        return run, total_steps, device
+        return run, total_steps, device, trust
 
-    run, total_steps, device = tyro.cli(arguments_of, args=arguments, prog="ludus resume")
+    run, total_steps, device, trust = tyro.cli(arguments_of, args=arguments, prog="ludus resume")
     overrides: dict[str, Any] = {"loop.total_steps": total_steps, "loop.epochs": 0} if total_steps else {}
     overrides |= {"device": device} if device else {}
-    _exit_if_incomplete(resume(run, overrides=overrides))
+    _exit_if_incomplete(resume(run, overrides=overrides, trust=trust))
 
 
 def _exit_if_incomplete(folder: Path) -> None:
-    if not (folder / "final").exists():
+    if pointed_by(folder / FINAL) is None:
         sys.exit(_EXIT_INTERRUPTED)
 
 
@@ -172,6 +180,10 @@ def _take_option(arguments: list[str], option: str) -> tuple[list[str], str | No
                 raise ConfigError(f"{option} needs a value.")
             return arguments[:i] + arguments[i + 2 :], arguments[i + 1]
     return arguments, None
+
+
+def _take_flag(arguments: list[str], flag: str) -> tuple[list[str], bool]:
+    return [argument for argument in arguments if argument != flag], flag in arguments
 
 
 def _with_short_names(arguments: list[str]) -> list[str]:
@@ -194,6 +206,7 @@ def _eval(arguments: list[str]) -> None:
         json: Annotated[bool, Flag] = False,
         seed: int | None = None,
         clip: str = "",
+        trust: Annotated[bool, Flag] = False,
     ) -> None:
         """Measure a run's best policy on starts that neither training nor the choice of the best has used.
 
@@ -207,14 +220,15 @@ def _eval(arguments: list[str]) -> None:
             json: Print the result as JSON; the table is in its "rows".
             seed: Of the starts; by default the run's own evaluation stream.
             clip: Clips to follow instead of those trained on: names, files or folders, with commas between.
+            trust: Import the code that the run names, though you did not train it on this machine.
         """
-        _print_evaluation(run, episodes, stochastic, json, seed, clip)
+        _print_evaluation(run, episodes, stochastic, json, seed, clip, trust)
 
     tyro.cli(command, args=arguments, prog="ludus eval")
 
 
 def _print_evaluation(
-    run: Path, episodes: int, stochastic: bool, as_json: bool, seed: int | None, clips: str
+    run: Path, episodes: int, stochastic: bool, as_json: bool, seed: int | None, clips: str, trust: bool
 ) -> None:
     from ludus.logging.clip_table import clip_lines
     from ludus.logging.text import evaluation_line
@@ -227,7 +241,7 @@ def _print_evaluation(
         told = {name.removeprefix("reward/"): value for name, value in metrics.items()}
         print(json.dumps(told) if as_json else f"held-out episodes: {evaluation_line(metrics)}")
         return
-    result, rows = measure_run(run, episodes, not stochastic, seed, clips)
+    result, rows = measure_run(run, episodes, not stochastic, seed, clips, trust)
     summary = result.summary()
     if as_json:
         table = {"rows": rows} if rows else {}
@@ -248,6 +262,7 @@ def _play(arguments: list[str]) -> None:
         seconds: float | None = None,
         clip: str = "",
         beside: float = 0.0,
+        trust: Annotated[bool, Flag] = False,
     ) -> None:
         """Watch a run's best policy live in the browser.
 
@@ -259,8 +274,9 @@ def _play(arguments: list[str]) -> None:
             seconds: Stop after so long; by default at Ctrl-C.
             clip: Clips to follow: names, files or folders, with commas between; by default those trained on.
             beside: Metres between a humanoid and its ghost; 0 lays one over the other.
+            trust: Import the code that the run names, though you did not train it on this machine.
         """
-        play_run(run, port, seconds, clip, beside)
+        play_run(run, port, seconds, clip, beside, trust)
 
     tyro.cli(command, args=arguments, prog="ludus play")
 
@@ -268,13 +284,14 @@ def _play(arguments: list[str]) -> None:
 def _report(arguments: list[str]) -> None:
     from ludus.runs import write_run_report
 
-    def command(run: tyro.conf.Positional[Path]) -> None:
+    def command(run: tyro.conf.Positional[Path], trust: Annotated[bool, Flag] = False) -> None:
         """Write report.html, one self-contained page: curves, evaluations, configuration and a 3-D replay.
 
         Args:
             run: Folder of the run.
+            trust: Import the code that the run names, though you did not train it on this machine.
         """
-        print(write_run_report(run))
+        print(write_run_report(run, trust))
 
     tyro.cli(command, args=arguments, prog="ludus report")
 

@@ -19,7 +19,8 @@ from ludus.buffers.segments import SegmentSchedule
 from ludus.data.config import DataConfig
 from ludus.envs import ENV_KINDS, EnvConfig
 from ludus.envs.kuka.task import KukaConfig
-from ludus.errors import ConfigError, did_you_mean
+from ludus.errors import ConfigError, did_you_mean, plain_text
+from ludus.files import read_bounded
 from ludus.policies.policy import PolicyConfig
 
 
@@ -40,6 +41,8 @@ class LoopConfig:
     iterations: int = 1
     """Iterations a cycle."""
 
+
+_FILE_BYTES = 200_000  # of a configuration file; what a run writes has about 5,000
 
 # Settings that may be given without their section: total_steps for loop.total_steps.
 SHORT_NAMES = {f.name: f"loop.{f.name}" for f in dataclasses.fields(LoopConfig)} | {
@@ -339,13 +342,32 @@ def algo_in(path: Path) -> str:
     return str(_read_values(path).get("algo", ""))
 
 
+class PlainDumper(yaml.SafeDumper):
+    """Writes every value where it stands: readers refuse references."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Refuses references to other values: a few lines of them can stand for more than any memory holds."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it refers from one value to another (& and *): write the values out")
+        return super().compose_node(parent, index)
+
+
 def _read_values(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text())
+        values = _PlainLoader(read_bounded(path, _FILE_BYTES).decode()).get_single_data()
     except FileNotFoundError:
         raise ConfigError(f"There is no configuration file {path}.") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from error
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply to be read.") from None
+    except (OSError, ValueError, OverflowError, yaml.YAMLError) as error:
+        reason = plain_text(" ".join(str(error).split()), 300)
+        raise ConfigError(f"{path} cannot be read as YAML: {reason}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} does not hold a configuration (names and values).")
     return values

@@ -34,8 +34,30 @@ class CheckpointError(LudusError):
     """A run folder or checkpoint that cannot be read or written."""
 
 
+class UnsavedError(CheckpointError):
+    """Something was not written because of an error that may pass by itself; it can be written later."""
+
+
+class TrustError(LudusError):
+    """Code that a run folder or a file names, and that may be a stranger's."""
+
+
 class TrainingError(LudusError):
     """Training that cannot go on, with what was saved and how to continue."""
+
+
+# What reading a tree of plain values can raise where a stranger has put other values into it.
+MALFORMED = (
+    KeyError,
+    IndexError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,  # torch's word for shapes that do not fit; RecursionError is one
+    MemoryError,
+)
 
 
 def plain_text(text: str, most: int | None = None, keep_lines: bool = False) -> str:

@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
+import os
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,13 +19,14 @@ import numpy as np
 import torch
 import yaml
 
-from ludus.config import TrainConfig, apply_overrides, load_config, to_dict
+from ludus.config import PlainDumper, TrainConfig, apply_overrides, load_config, to_dict
 from ludus.envs import HumanoidConfig, make_eval_env, make_vec_env
 from ludus.envs.humanoid.catalogue import whole_names
 from ludus.envs.humanoid.task import HumanoidTask
 from ludus.envs.humanoid.trials import act_as_trained, on_clips
 from ludus.envs.vec import VecEnv, derive_seed
 from ludus.errors import CheckpointError, ConfigError, LudusError, listable
+from ludus.files import is_temporary, persistently, read_json, write_whole
 from ludus.logging.clip_table import read_clip_table
 from ludus.logging.console import Console
 from ludus.logging.jsonl import JsonlSink, read_metrics, truncate_to
@@ -33,6 +36,7 @@ from ludus.policies.policy import Policy
 from ludus.presets import find_preset
 from ludus.training.callbacks import Callback
 from ludus.training.checkpoint import (
+    best_checkpoint,
     checkpoints_in,
     clear_leftovers,
     load_policy,
@@ -42,9 +46,21 @@ from ludus.training.checkpoint import (
 )
 from ludus.training.evaluator import Evaluation, evaluate
 from ludus.training.loop import Trainer
+from ludus.training.run_folder import (
+    CHECKPOINTS,
+    CONFIG,
+    FINAL,
+    point,
+    pointed_by,
+    refuse_strange_files,
+    taken_names,
+)
 from ludus.training.run_lock import run_lock
+from ludus.trust import mark_as_ours, require_trust
 
 T = TypeVar("T")
+_FACTS = "run.json"
+_FACTS_BYTES = 1_000_000
 
 
 # Training ---------------------------------------------------------------------------------------
@@ -69,10 +85,13 @@ def train(
     if config.log.wandb and importlib.util.find_spec("wandb") is None:  # before anything is written
         raise ConfigError("W&B logging is on, but the package is missing: `pip install 'ludus[wandb]'`.")
     folder = Path(run_dir) if run_dir else Path("runs") / preset.replace(":", "-") / _run_name(config.seed)
+    facts = _facts(preset, config)
     with ExitStack() as held, console or Console() as screen:
-        with closing(Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks)) as trainer:
+        with closing(_trainer(config, folder, facts, screen, callbacks)) as trainer:
+            _refuse_taken(folder)
             held.enter_context(run_lock(folder))  # settings that do not work have left nothing behind
-            _create_run(folder, preset, config)
+            _refuse_taken(folder)  # another may have begun here meanwhile
+            _create_run(folder, config, facts)
             screen.plan(f"{preset} → {folder}", [*trainer.plan.lines(), *trainer.job.lines()])
             trainer.run()
         _finish(trainer)
@@ -93,98 +112,168 @@ def resume(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
     overrides: dict[str, Any] | None = None,
+    trust: bool = False,
 ) -> Path:
-    """Go on with a run from its newest intact checkpoint, exactly where it was."""
+    """Go on with a run exactly where it was: from its newest intact checkpoint, or from its beginning.
+
+    `trust`: import the code that the run names, although it was trained by another user or elsewhere.
+    """
     folder = run_folder(run)
     with run_lock(folder), console or Console() as screen:
-        config = apply_overrides(run_config(folder), overrides or {})
-        clear_leftovers(folder / "checkpoints")
-        checkpoint = newest_intact(folder / "checkpoints", screen.warning)
-        with closing(Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks)) as trainer:
-            trainer.restore(checkpoint)
-            if trainer.complete:
+        saved = trusted_config(folder, trust)
+        config = apply_overrides(saved, overrides or {})
+        _clear_leftovers(folder)
+        checkpoint = _where_to_go_on(folder, screen)
+        facts = _read_facts(folder) or _facts(folder.resolve().parent.name, config)
+        with closing(_trainer(config, folder, facts, screen, callbacks)) as trainer:
+            if checkpoint is not None:
+                trainer.restore(checkpoint)
+            if trainer.complete and _is_finished(folder, config, checkpoint):
                 raise ConfigError(
                     f"{folder} is already trained to its {trainer.plan.total_steps:,} {trainer.plan.unit}; "
-                    f"give it more with 'ludus resume {folder} --total-steps {2 * trainer.plan.total_steps}'."
+                    f"give it more with: {_command('resume', folder)} --total-steps {2 * trainer.plan.total_steps}"
                 )
             metrics = folder / "metrics.jsonl"
             if metrics.exists():  # a lost one is no reason to lose the run as well
                 screen.remember(read_metrics(metrics)[: trainer.counters.metric_rows])
             screen.plan(f"resuming {folder} at step {trainer.step:,}", trainer.plan.lines())
-            if overrides:
-                _write_config(folder, config)
-            (folder / "final").unlink(missing_ok=True)  # what it points to is no longer the end
-            trainer.run()
+            _create_run(folder, config, facts)
+            if not trainer.complete:  # else a kill came between the last checkpoint and the end
+                (folder / FINAL).unlink(missing_ok=True)  # what it points to is no longer the end
+                trainer.run()
         _finish(trainer)
     return folder
+
+
+def _is_finished(folder: Path, config: TrainConfig, newest: Path | None) -> bool:
+    """Whether a run that is trained has all that its end makes: no kill came after the last checkpoint."""
+    reported = (folder / "report.html").exists() or not config.log.report
+    return reported and pointed_by(folder / FINAL) == newest
+
+
+def _where_to_go_on(folder: Path, screen: Console) -> Path | None:
+    """The newest intact checkpoint. None before the first one was written: the run begins again from its seed."""
+    checkpoints = folder / CHECKPOINTS
+    if not checkpoints_in(checkpoints):
+        screen.message("The run has no checkpoint yet: it begins again from its configuration and its seed.")
+        return None
+    return newest_intact(checkpoints, screen.warning)
+
+
+def _trainer(
+    config: TrainConfig, folder: Path, facts: dict[str, Any], screen: Console, callbacks: Sequence[Callback]
+) -> Trainer:
+    def keep_folder() -> bool:
+        if (folder / CONFIG).exists():
+            return True
+        folder.mkdir(parents=True, exist_ok=True)
+        _create_run(folder, config, facts)
+        return False
+
+    return Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks, keep_folder)
 
 
 def _finish(trainer: Trainer) -> None:
     folder, screen = trainer.run_dir, trainer.console
     if not trainer.complete:
-        screen.finish([f"Stopped at step {trainer.step:,} and saved.", f"Go on with: ludus resume {folder}"])
+        go_on = f"Go on with: {_command('resume', folder)}"
+        screen.finish([f"Stopped at step {trainer.step:,} and saved.", go_on])
         return
-    final = folder / "final"
-    final.unlink(missing_ok=True)
-    final.symlink_to(checkpoints_in(folder / "checkpoints")[-1].relative_to(folder))
+    newest = checkpoints_in(folder / CHECKPOINTS)[-1]
+    persistently(lambda: point(folder / FINAL, newest))
     if trainer.config.log.report:
         screen.message("Writing the report …")
         try:
-            write_run_report(folder)
+            write_run_report(folder, trust=True)  # what it names is running already
         except Exception as error:  # noqa: BLE001 (whatever breaks a picture, the training has succeeded)
             screen.warning(f"No report: {error}")
     for warning in trainer.job.warnings:
         screen.warning(warning)
-    measured = (
-        f"ludus eval {folder}                    how good it is, clip by clip"
-        if isinstance(trainer.config.env, HumanoidConfig) and trainer.config.env.goal == "track"
-        else f"ludus eval {folder} --episodes 200     how good it is, on new starts"
-    )
-    used = [
-        measured,
-        f"ludus play {folder}                    watch it in the browser",
-    ]
-    if trainer.config.algo == "reward":
-        used = [
-            f"ludus eval {folder}                    how good it is, on the episodes held out",
-            f"ludus label FILE --run {folder}        a copy of the data with this reward in it",
-        ]
     done = f"Trained {trainer.step:,} {trainer.plan.unit} in {trainer.counters.seconds:.0f} s."
-    screen.finish(
-        [
-            f"{done} Run folder: {folder}",
-            *used,
-            f"ludus report {folder}                  all in one page: {folder}/report.html",
-            *([f"tensorboard --logdir {folder}/tb       all metrics"] if trainer.config.log.tensorboard else []),
-        ]
+    screen.finish([f"{done} Run folder: {folder}", *_what_next(trainer)])
+
+
+def _what_next(trainer: Trainer) -> list[str]:
+    """Commands that make use of the run, ready to be copied."""
+    config, folder = trainer.config, trainer.run_dir
+    if config.algo == "reward":
+        used = {
+            _command("eval", folder): "how good it is, on the episodes held out",
+            f"ludus label FILE --run {shlex.quote(str(folder))}": "a copy of the data with this reward in it",
+        }
+    else:
+        follows = isinstance(config.env, HumanoidConfig) and config.env.goal == "track"
+        measured = _command("eval", folder) if follows else f"{_command('eval', folder)} --episodes 200"
+        used = {
+            measured: "how good it is, clip by clip" if follows else "how good it is, on new starts",
+            _command("play", folder): "watch it in the browser",
+        }
+    used[_command("report", folder)] = f"all in one page: {folder}/report.html"
+    if config.log.tensorboard:
+        used[f"tensorboard --logdir {shlex.quote(str(folder / 'tb'))}"] = "all metrics"
+    width = max(map(len, used))
+    return [f"{command:{width}}    {what}" for command, what in used.items()]
+
+
+def _command(verb: str, folder: Path) -> str:
+    """A command about a run, as a shell takes it."""
+    return f"ludus {verb} {shlex.quote(str(folder))}"
+
+
+def _refuse_taken(folder: Path) -> None:
+    """A folder that holds a run, or files of the user's that one would overwrite, is left alone."""
+    taken = taken_names(folder)
+    if not taken:
+        return
+    if CONFIG in taken:
+        raise ConfigError(
+            f"{folder} already holds a run. Choose another --run-dir, or continue it with: "
+            f"{_command('resume', folder)}"
+        )
+    raise ConfigError(
+        f"{folder} holds {', '.join(taken)}, which a run would overwrite. Choose another --run-dir, or move what "
+        "is there."
     )
 
 
-def _create_run(folder: Path, preset: str, config: TrainConfig) -> None:
-    facts = {
+def _facts(preset: str, config: TrainConfig) -> dict[str, Any]:
+    return {
         "preset": preset,
         "seed": config.seed,
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
         "versions": _versions(),
         "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
     }
+
+
+def _create_run(folder: Path, config: TrainConfig, facts: dict[str, Any]) -> None:
+    """The configuration first: with it alone, a run that was killed here goes on."""
     try:
-        if any((folder / name).exists() for name in ("config.yaml", "metrics.jsonl", "checkpoints")):
-            raise ConfigError(
-                f"{folder} already holds a run; 'ludus resume {folder}' continues it, or choose another --run-dir."
-            )
-        _write_config(folder, config)
-        (folder / "run.json").write_text(json.dumps(facts, indent=1))
+        text = yaml.dump(to_dict(config), Dumper=PlainDumper, sort_keys=False)
+        persistently(lambda: write_whole(folder / CONFIG, text))
+        persistently(lambda: write_whole(folder / _FACTS, json.dumps(facts, indent=1)))
+        mark_as_ours(folder, config)
     except OSError as error:
         raise ConfigError(
             f"The run folder {folder} cannot be written: {error.strerror}. Choose another with --run-dir."
         ) from error
 
 
-def _write_config(folder: Path, config: TrainConfig) -> None:
-    aside = folder / "config.yaml.tmp"
-    aside.write_text(yaml.safe_dump(to_dict(config), sort_keys=False))
-    aside.rename(folder / "config.yaml")
+def _read_facts(folder: Path) -> dict[str, Any]:
+    """run.json; empty where it is lost or damaged, which is no reason to lose the run as well."""
+    try:
+        facts = read_json(folder / _FACTS, _FACTS_BYTES)
+    except (OSError, LudusError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _clear_leftovers(folder: Path) -> None:
+    """What a killed training was writing when it was killed."""
+    clear_leftovers(folder / CHECKPOINTS)
+    for leftover in filter(is_temporary, folder.glob(".*")):
+        if leftover.is_file() and not leftover.is_symlink():
+            leftover.unlink(missing_ok=True)
 
 
 def _run_name(seed: int) -> str:
@@ -222,33 +311,45 @@ def _sinks(folder: Path, config: TrainConfig, screen: Console) -> Any:
 def _wandb_sink(folder: Path, config: TrainConfig) -> MetricSink:
     from ludus.logging.wandb import WandbSink
 
-    facts = json.loads((folder / "run.json").read_text())
+    facts = _read_facts(folder)
     sink = WandbSink(config.log.wandb, folder.name, to_dict(config), folder / "wandb", facts.get("wandb_id"))
-    (folder / "run.json").write_text(json.dumps(facts | {"wandb_id": sink.run_id}, indent=1))
+    write_whole(folder / _FACTS, json.dumps(facts | {"wandb_id": sink.run_id}, indent=1))
     return sink
 
 
 # Reading a run ----------------------------------------------------------------------------------
 def run_folder(run: str | Path) -> Path:
-    """The path, if there is a run."""
+    """The path, if there is a run in which nothing leads elsewhere."""
     folder = Path(run)
-    if not folder.exists():
-        raise CheckpointError(f"There is no run folder {folder}.")
-    if not (folder / "config.yaml").exists():
-        raise CheckpointError(f"{folder} is not a run of Ludus: it has no config.yaml.")
+    try:
+        if not folder.exists():
+            raise CheckpointError(f"There is no run folder {folder}.")
+        if not os.path.lexists(folder / CONFIG):
+            raise CheckpointError(f"{folder} is not a run of Ludus: it has no {CONFIG}.")
+        refuse_strange_files(folder)
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {error.strerror}.") from error
     return folder
 
 
 def run_config(folder: Path) -> TrainConfig:
-    return load_config(folder / "config.yaml", TrainConfig())
+    """The configuration of a run, for reading. Nothing that it names may be imported: see `trusted_config`."""
+    return load_config(folder / CONFIG, TrainConfig())
+
+
+def trusted_config(folder: Path, trust: bool) -> TrainConfig:
+    """The same, with whose environments one may go on: what they import is this user's own, or trusted."""
+    config = run_config(folder)
+    require_trust(config, folder, trust)
+    return config
 
 
 def _best_checkpoint(folder: Path) -> Path:
     """The best checkpoint of a run if its models are intact, else the newest of which they are."""
-    best = folder / "checkpoints" / "best"
-    if best.exists() and problem_of(best.resolve(), to_resume=False) is None:
-        return best.resolve()
-    return newest_intact(folder / "checkpoints", lambda text: print(text, file=sys.stderr), to_resume=False)
+    best = best_checkpoint(folder / CHECKPOINTS)
+    if best is not None and problem_of(best, to_resume=False) is None:
+        return best
+    return newest_intact(folder / CHECKPOINTS, lambda text: print(text, file=sys.stderr), to_resume=False)
 
 
 def from_best(run: str | Path, read: Callable[[Path], T]) -> T:
@@ -275,16 +376,23 @@ def make_env(name: str, num_envs: int | None = None, evaluation: bool = False, *
     return make_vec_env(config.env, num_envs or config.env.num_envs, evaluation)
 
 
-def evaluate_run(run: str | Path, episodes: int, deterministic: bool, seed: int | None = None) -> Evaluation:
+def evaluate_run(
+    run: str | Path, episodes: int, deterministic: bool, seed: int | None = None, trust: bool = False
+) -> Evaluation:
     """Evaluate a run's best policy on starts used neither in training nor in choosing the best.
 
-    Where the starts are fixed they are those by which it was chosen.
+    Where the starts are fixed they are those by which it was chosen. `trust` as in `resume`.
     """
-    return measure_run(run, episodes, deterministic, seed)[0]
+    return measure_run(run, episodes, deterministic, seed, trust=trust)[0]
 
 
 def measure_run(
-    run: str | Path, episodes: int, deterministic: bool, seed: int | None = None, clips: str = ""
+    run: str | Path,
+    episodes: int,
+    deterministic: bool,
+    seed: int | None = None,
+    clips: str = "",
+    trust: bool = False,
 ) -> tuple[Evaluation, list[dict[str, Any]]]:
     """The same, and the lines of a table where the episodes are of several kinds.
 
@@ -292,7 +400,7 @@ def measure_run(
     humanoid to follow than those it was trained on.
     """
     folder = run_folder(run)
-    config = run_config(folder)
+    config = trusted_config(folder, trust)
     if episodes < 1:
         raise ConfigError(f"--episodes is {episodes}; it must be at least 1.")
     torch.set_num_threads(config.torch_threads)
@@ -310,8 +418,8 @@ def measure_run(
 
 
 # Pictures ---------------------------------------------------------------------------------------
-def write_run_report(run: str | Path) -> Path:
-    """report.html and replay.html of a run."""
+def write_run_report(run: str | Path, trust: bool = False) -> Path:
+    """report.html and replay.html of a run; without a replay where the run names code that is not trusted."""
     from ludus.logging.report import write_report
     from ludus.viewing import record_replay
 
@@ -324,6 +432,7 @@ def write_run_report(run: str | Path) -> Path:
 
             traces = reward_traces(folder)
         else:
+            require_trust(config, folder, trust)
             ranked = [str(row["clip"]) for row in read_clip_table(folder)[1]]
             replay = record_replay(config.env, load(folder), folder.resolve().parent.name, ranked=ranked)
     except LudusError as error:  # a run without a checkpoint, or a machine without a viewer, still has curves
@@ -331,7 +440,14 @@ def write_run_report(run: str | Path) -> Path:
     return write_report(folder, replay, rewards=traces)
 
 
-def play_run(run: str | Path, port: int, seconds: float | None, clips: str = "", beside: float = 0.0) -> None:
+def play_run(
+    run: str | Path,
+    port: int,
+    seconds: float | None,
+    clips: str = "",
+    beside: float = 0.0,
+    trust: bool = False,
+) -> None:
     """Watch a run's best policy live in the browser.
 
     Of a humanoid: following `clips`, by default those it was trained on, its ghost `beside` metres away.
@@ -339,7 +455,7 @@ def play_run(run: str | Path, port: int, seconds: float | None, clips: str = "",
     from ludus.viewing import drawable_env, play_live
 
     folder = run_folder(run)
-    trained, policy = run_config(folder).env, load(folder)
+    trained, policy = trusted_config(folder, trust).env, load(folder)
     env = drawable_env(on_clips(trained, clips) if clips else trained, trained, beside)
     try:
         refuse_misfit(policy, env)

@@ -27,6 +27,11 @@ class VecConfig:
     kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
     """Passed to the callable. A configuration file or a program may give any values."""
 
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Modules that this configuration names."""
+        return (self.factory.partition(":")[0],)
+
 
 def make_custom(config: VecConfig, num_envs: int, device: torch.device | str, evaluation: bool) -> VecEnv:
     """A group of `num_envs` environments. The callable is told `device` and `evaluation` if it names them."""
@@ -46,7 +51,7 @@ def make_custom(config: VecConfig, num_envs: int, device: torch.device | str, ev
 
 def find_env_factory(path: str) -> Callable[..., Any]:
     """The callable of "module:callable"."""
-    return find_callable(path, "", "batched environment")
+    return find_callable(path, "", "batched environment", ("VecEnv",))
 
 
 def _arguments(

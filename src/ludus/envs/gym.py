@@ -38,6 +38,12 @@ class GymConfig:
     kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
     """Passed to gymnasium.make. A configuration file or a program may give any values."""
 
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Modules that this configuration names."""
+        module = self.id.rpartition(":")[0]
+        return (module,) if module else ()
+
 
 def make_gym(config: GymConfig, num_envs: int) -> VecEnv:
     """A group of `num_envs` environments."""

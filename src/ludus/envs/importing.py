@@ -1,17 +1,30 @@
-"""A callable that the user names as "module:callable", with a sentence for all that can be wrong with it."""
+"""A callable that is named as "module:callable", with a sentence for all that can be wrong with it.
 
+Whether a name may be imported at all is decided in `ludus.trust`. Here a callable is looked at before it is
+called: it must be a class of environments, or a function that belongs to the package that was named.
+"""
+
+import functools
 import importlib
+import inspect
 import os
 import pkgutil
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
 from ludus.errors import ConfigError, did_you_mean
 
+# Packages whose functions make environments of what another module defines, as pettingzoo's parallel_wrapper_fn.
+_WRAPPING_PACKAGES = ("pettingzoo", "supersuit", "gymnasium")
 
-def find_callable(path: str, default: str, what: str) -> Callable[..., Any]:
-    """The callable of "module:callable", or `default` of "module". Messages say that it makes a `what`."""
+
+def find_callable(path: str, default: str, what: str, bases: tuple[str, ...]) -> Callable[..., Any]:
+    """The callable of "module:callable", or `default` of "module". Messages say that it makes a `what`.
+
+    A class must be derived from one of the names `bases`.
+    """
     module_name, _, name = path.partition(":")
     if not module_name or (not name and not default):
         raise ConfigError(f"Say which {what} as 'module:callable', not {path!r}.")
@@ -25,11 +38,37 @@ def find_callable(path: str, default: str, what: str) -> Callable[..., Any]:
         raise ConfigError(
             f"{path!r} is a {type(found).__name__}; it must be a function or class that makes a {what}."
         )
+    _refuse_other_callables(found, module_name, path, what, bases)
     return found
+
+
+def _refuse_other_callables(
+    found: Callable[..., Any], module: str, path: str, what: str, bases: tuple[str, ...]
+) -> None:
+    """Before it is called: a name such as "shutil:rmtree" must not do what it says."""
+    made_by: Any = inspect.unwrap(found.func if isinstance(found, functools.partial) else found)
+    if isinstance(made_by, type):
+        if not any(parent.__name__ in bases for parent in made_by.__mro__[1:]):
+            derived = " or ".join(bases)
+            raise ConfigError(f"{path!r} is a class, but none of a {what}: it is not derived from {derived}.")
+        return
+    if not isinstance(made_by, types.FunctionType):
+        kind = type(made_by).__name__
+        raise ConfigError(f"{path!r} is a {kind}; it must be a function or class that makes a {what}.")
+    home = made_by.__module__.partition(".")[0]
+    if home not in (module.partition(".")[0], *_WRAPPING_PACKAGES):
+        raise ConfigError(
+            f"{path!r} is a function of {made_by.__module__!r}. One that makes a {what} must be defined in the "
+            f"package that is named, {module.partition('.')[0]!r}."
+        )
 
 
 def import_module_of(module: str, env_id: str) -> Any:
     """The module of an environment; in a worker process, too."""
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise ConfigError(f"{module!r} of {env_id!r} is a part of Python, which has no environments.")
+    if "" not in sys.path:
+        sys.path.append("")  # the present folder, where a user's own environment may lie
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # its greeting would mix with our output
     try:
         return importlib.import_module(module)

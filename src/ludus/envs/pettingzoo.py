@@ -36,6 +36,16 @@ class PettingZooConfig:
     kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
     """Passed to the callable. A configuration file or a program may give any values."""
 
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Modules that this configuration names, less those of PettingZoo's own environments."""
+        module, _, name = self.id.rpartition(":")
+        if "/" in name:  # a registered name
+            return (module,) if module else ()
+        if not module and name.startswith("pettingzoo."):  # its `parallel_env`
+            return ()
+        return ((module or name).partition(":")[0],)
+
 
 def make_pettingzoo(config: PettingZooConfig, num_envs: int) -> VecEnv:
     """A group of `num_envs` environments."""
@@ -53,7 +63,7 @@ def find_factory(env_id: str) -> Callable[..., Any]:
     """The callable of "module:callable", `parallel_env` of "module", or one that makes "namespace/name-v0"."""
     module, _, name = env_id.rpartition(":")
     if "/" not in name:
-        return find_callable(env_id, "parallel_env", "PettingZoo environment")
+        return find_callable(env_id, "parallel_env", "PettingZoo environment", ("ParallelEnv", "AECEnv"))
     if module:
         import_module_of(module, env_id)  # which registers it
     pettingzoo = import_module_of("pettingzoo", env_id)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ludus.files import open_to_append, persistently, write_all
+
 
 class BatchLog:
     """Appends to a file that `numpy.fromfile(path, "float32")` reads."""
@@ -14,9 +16,17 @@ class BatchLog:
 
     def cut_to(self, batches: int) -> None:
         """Forget what came after so many batches: it will be made again."""
-        if self.path.exists() and self.path.stat().st_size > 4 * batches:
-            os.truncate(self.path, 4 * batches)
+        if self.path.exists():
+            with open_to_append(self.path) as file:
+                file.truncate(min(os.fstat(file.fileno()).st_size, 4 * batches))
 
-    def append(self, losses: np.ndarray) -> None:
-        with self.path.open("ab") as file:
-            file.write(losses.astype("<f4").tobytes())
+    def append(self, losses: np.ndarray, logged: int) -> None:
+        """Add losses after those of `logged` batches; where those were lost meanwhile, NaN stands for them."""
+        persistently(lambda: self._append(losses.astype("<f4").tobytes(), 4 * logged))
+
+    def _append(self, content: bytes, start: int) -> None:
+        with open_to_append(self.path) as file:
+            size = os.fstat(file.fileno()).st_size
+            file.truncate(min(size, start))  # a failed attempt may have left a part
+            missing = np.full(max(start - size, 0) // 4, np.nan, "<f4").tobytes()
+            write_all(file, missing + content)

@@ -4,57 +4,96 @@ Every line is written whole or not at all: a full disk leaves the file as it was
 a killed process left is dropped when the file is next opened for writing.
 """
 
+import contextlib
 import json
 import math
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import CheckpointError, LudusError
+from ludus.errors import CheckpointError, LudusError, UnsavedError
+from ludus.files import TRANSIENT, open_regular, open_to_append, persistently, write_all, write_whole
+
+_LONGEST_ROW = 1_000_000  # bytes
 
 
 class JsonlSink:
-    """Appends `{"step": …, **metrics}` lines; NaN and infinities are written as null."""
+    """Appends `{"step": …, **metrics}` lines; NaN and infinities are written as null.
+
+    A row that could not be written because of an error that may pass is kept, and written with the next one.
+    """
 
     name = "metrics.jsonl"
     required = True
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self._unwritten: list[bytes] = []
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.touch()
-            self.rows_written = truncate_to(self.path, None)  # rows of before a resume count
             # Unbuffered: a row is in the file when `write` returns, whatever happens to this process.
-            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (held open for the whole run)
+            self._file = open_to_append(self.path)
+            self.rows_written = truncate_to(self.path, None)  # rows of before a resume count
         except OSError as error:
             raise self._failure(error) from error
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
         row = {"step": int(step)} | {name: _plain(value) for name, value in metrics.items() if name != "step"}
-        line = json.dumps(row, allow_nan=False).encode() + b"\n"
+        self._unwritten.append(json.dumps(row, allow_nan=False).encode() + b"\n")
+        self.rows_written += 1
+        with contextlib.suppress(UnsavedError):  # it is tried again, at the latest before the next checkpoint
+            self._write_rows()
+
+    def _write_rows(self) -> None:
+        try:
+            while self._unwritten:
+                persistently(lambda: self._append(self._unwritten[0]))
+                del self._unwritten[0]
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def _append(self, line: bytes) -> None:
         whole = os.fstat(self._file.fileno()).st_size
         try:
-            while line:  # a nearly full disk takes a part and says so only at the next write
-                line = line[self._file.write(line) :]
-        except OSError as error:
+            write_all(self._file, line)
+        except OSError:
             os.ftruncate(self._file.fileno(), whole)
-            raise self._failure(error) from error
-        self.rows_written += 1
+            raise
 
     def flush(self) -> None:
         try:
-            os.fsync(self._file.fileno())
+            self._write_rows()
+            if not self._in_place():
+                self._write_anew()
+            persistently(lambda: os.fsync(self._file.fileno()))
         except OSError as error:
             raise self._failure(error) from error
 
+    def _in_place(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), os.lstat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def _write_anew(self) -> None:
+        """The file was deleted or replaced. What was written is still to be had from the open one."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.dup(self._file.fileno()), "rb") as written:
+            written.seek(0)
+            write_whole(self.path, written.read())
+        self._file.close()
+        self._file = open_to_append(self.path)
+
     def close(self) -> None:
+        with contextlib.suppress(LudusError):
+            self._write_rows()
         self._file.close()
 
     def _failure(self, error: OSError) -> LudusError:
-        return CheckpointError(
+        return (UnsavedError if error.errno in TRANSIENT else CheckpointError)(
             f"Cannot write {self.path}: {error.strerror or error}. Make the folder writable or free some "
-            f"disk space, then continue with `ludus resume {self.path.parent}`."
+            f"disk space, then continue with `ludus resume {shlex.quote(str(self.path.parent))}`."
         )
 
 
@@ -64,12 +103,13 @@ def truncate_to(path: Path | str, n_rows: int | None) -> int:
     Returns how many rows are left, fewer than asked where the file never had them.
     """
     kept_rows, kept_bytes = 0, 0
-    with open(path, "rb+") as file:
-        for line in file:
-            if not line.endswith(b"\n") or (n_rows is not None and kept_rows >= n_rows):
+    with open_regular(Path(path)) as file:
+        while (line := file.readline(_LONGEST_ROW)) and (n_rows is None or kept_rows < n_rows):
+            if not line.endswith(b"\n"):
                 break
             kept_rows += 1
             kept_bytes += len(line)
+    with open_to_append(Path(path)) as file:
         file.truncate(kept_bytes)
         os.fsync(file.fileno())
     return kept_rows

@@ -6,9 +6,11 @@
         training.json training.safetensors    all that is needed besides to go on exactly
         manifest.json                         sizes and SHA-256 of the files above
 
-Tensors are safetensors, everything else is JSON: nothing in a checkpoint can run code.
+Tensors are safetensors, everything else is JSON: nothing in a checkpoint can run code. A checkpoint may come from
+a stranger all the same, so names, sizes, shapes and types are checked before anything is allocated for them.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -16,21 +18,39 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ludus.envs.vec import State, VecEnv
-from ludus.errors import CheckpointError
+from ludus.errors import MALFORMED, CheckpointError, LudusError, UnsavedError, plain_text
+from ludus.files import (
+    TRANSIENT,
+    is_temporary,
+    open_regular,
+    persistently,
+    read_json,
+    sync_folder,
+    temporary_beside,
+)
 from ludus.policies.making import policy_from
 from ludus.policies.policy import Policy
 from ludus.policies.reward import RewardModel
+from ludus.training.run_folder import BEST, CHECKPOINT_NAME, checkpoint_folders, point, pointed_by
 
 FORMAT = 1
 _TENSOR_KEY = "__tensor__"
+_FILE_NAME = re.compile(r"(policy|reward|training)\.(json|safetensors)")
+_MANIFEST_BYTES = 1_000_000
+_JSON_BYTES = 256_000_000
+_MODEL_BYTES = 2**31  # of a policy's or reward's tensors
+_HEADER_BYTES = 50_000_000  # of a safetensors file
+_TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_TYPES |= {"I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}
+_UNBOUNDED = re.compile(r"head\.(low|high)")  # limits of actions, which may be infinite
 
 
 class Model(Protocol):
@@ -72,11 +92,21 @@ def checkpoint_path(folder: Path, step: int) -> Path:
 
 def save_checkpoint(folder: Path, step: int, models: Mapping[str, Model], training: State) -> Path:
     """Write `folder`/step_N; it exists whole or not at all. A full disk is a sentence and leaves the old ones."""
+    try:
+        return persistently(lambda: _write_checkpoint(folder, step, models, training))
+    except OSError as error:
+        may_pass = error.errno in TRANSIENT
+        raise (UnsavedError if may_pass else CheckpointError)(
+            f"The checkpoint at step {step:,} could not be written to {folder}: {error}. "
+            "Earlier checkpoints are untouched; make room or permissions there, then 'ludus resume' the run."
+        ) from error
+
+
+def _write_checkpoint(folder: Path, step: int, models: Mapping[str, Model], training: State) -> Path:
     final = checkpoint_path(folder, step)
-    temporary = final.with_suffix(".tmp")
+    temporary = temporary_beside(final)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         for name, model in models.items():
             description = {"format": FORMAT, "step": step, **model.description()}
@@ -85,24 +115,35 @@ def save_checkpoint(folder: Path, step: int, models: Mapping[str, Model], traini
         files = sorted(temporary.iterdir())
         manifest = {f.name: {"bytes": f.stat().st_size, "sha256": _sha256(f)} for f in files}
         _write_text(temporary / "manifest.json", json.dumps({"format": FORMAT, "files": manifest}, indent=1))
-        _sync_folder(temporary)
+        sync_folder(temporary)
         _put_in_place(temporary)
-    except (OSError, SafetensorError) as error:
+    except SafetensorError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointError(
-            f"The checkpoint at step {step:,} could not be written to {folder}: {error}. "
-            "Earlier checkpoints are untouched; make room or permissions there, then 'ludus resume' the run."
-        ) from error
+        raise _as_os_error(error) from error
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     return final
 
 
+def _as_os_error(error: SafetensorError) -> OSError:
+    """safetensors writes by itself, and tells the system's error in words."""
+    code = re.search(r"code: (\d+)", str(error))
+    number = int(code[1]) if code else errno.EINVAL
+    return OSError(number, os.strerror(number) if code else str(error))
+
+
 def _put_in_place(temporary: Path) -> None:
-    """step_N.tmp, which is whole, becomes step_N. If a crash comes in between, `clear_leftovers` does it."""
-    final = temporary.with_suffix("")
+    """A checkpoint that is whole takes its place. If a crash comes in between, `clear_leftovers` does it."""
+    final = temporary.with_name(_final_name(temporary))
     if final.exists():  # the same step again, after a resume
         shutil.rmtree(final)
     temporary.rename(final)
-    _sync_folder(temporary.parent)
+    sync_folder(temporary.parent)
+
+
+def _final_name(temporary: Path) -> str:
+    return temporary.name.split(".")[1]
 
 
 def _write_part(path: Path, tree: Any, tensors: dict[str, Tensor]) -> None:
@@ -129,41 +170,35 @@ def _sync_file(path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def mark_best(checkpoint: Path) -> None:
     """Point `best` at a checkpoint, in one step that cannot be half done."""
-    link, aside = checkpoint.parent / "best", checkpoint.parent / "best.tmp"
-    aside.unlink(missing_ok=True)
-    aside.symlink_to(checkpoint.name)
-    aside.rename(link)
+    persistently(lambda: point(checkpoint.parent / BEST, checkpoint))
+
+
+def best_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint that `best` names, if it is there."""
+    return pointed_by(folder / BEST)
 
 
 def prune(folder: Path, keep: int) -> None:
     """Remove all but the newest `keep` checkpoints and the best one."""
-    best = (folder / "best").resolve()
+    best = best_checkpoint(folder)
     for old in checkpoints_in(folder)[:-keep]:
-        if old.resolve() != best:
+        if old != best:
             shutil.rmtree(old, ignore_errors=True)
 
 
 def clear_leftovers(folder: Path) -> None:
     """Finish what a crash left whole but not yet in its place; remove what it left half-written."""
-    for leftover in folder.glob("*.tmp"):
+    for leftover in filter(is_temporary, folder.glob(".*")):
         if leftover.is_symlink() or not leftover.is_dir():
             leftover.unlink(missing_ok=True)
-        elif problem_of(leftover) is None:
+        elif CHECKPOINT_NAME.fullmatch(_final_name(leftover)) and problem_of(leftover) is None:
             _put_in_place(leftover)
         else:
             shutil.rmtree(leftover, ignore_errors=True)
@@ -181,8 +216,7 @@ def set_aside_newer(checkpoint: Path) -> None:
 # Reading ----------------------------------------------------------------------------------------
 def checkpoints_in(folder: Path) -> list[Path]:
     """Complete checkpoints, oldest first."""
-    found = (p for p in folder.glob("step_*") if re.fullmatch(r"step_\d+", p.name) and p.is_dir())
-    return sorted(found, key=_step_of)
+    return [path for path in checkpoint_folders(folder) if path.is_dir()]
 
 
 def _step_of(checkpoint: Path) -> int:
@@ -192,19 +226,32 @@ def _step_of(checkpoint: Path) -> int:
 def problem_of(checkpoint: Path, to_resume: bool = True) -> str | None:
     """Why a checkpoint cannot be trusted, or nothing. Only to resume are all its files looked at."""
     try:
-        manifest = json.loads((checkpoint / "manifest.json").read_text())
+        manifest = read_json(checkpoint / "manifest.json", _MANIFEST_BYTES)
         for name, expected in manifest["files"].items():
-            file = checkpoint / name
-            if file.stem == "training" and not to_resume:
-                continue
-            if not file.exists():
-                return f"{name} is missing"
-            if file.stat().st_size != expected["bytes"]:
-                return f"{name} has {file.stat().st_size:,} bytes instead of {expected['bytes']:,}"
-            if _sha256(file) != expected["sha256"]:
-                return f"{name} has changed since it was written"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            if not _FILE_NAME.fullmatch(name):
+                return f"manifest.json names {plain_text(name, 60)!r}, which no checkpoint has"
+            problem = _problem_of_file(checkpoint / name, expected["bytes"], expected["sha256"], to_resume)
+            if problem is not None:
+                return problem
+    except (OSError, LudusError, *MALFORMED) as error:
         return f"manifest.json cannot be read ({error})"
+    return None
+
+
+def _problem_of_file(file: Path, expected_bytes: int, expected_sha256: str, to_resume: bool) -> str | None:
+    name = file.name
+    if file.stem == "training" and not to_resume:
+        return None
+    if not file.exists():
+        return f"{name} is missing"
+    size = file.stat().st_size
+    if size != expected_bytes:
+        return f"{name} has {size:,} bytes instead of {expected_bytes:,}"
+    most = _JSON_BYTES if file.suffix == ".json" else _MODEL_BYTES if file.stem != "training" else size
+    if size > most:
+        return f"{name} has {size:,} bytes, more than {most:,}"
+    if _sha256(file) != expected_sha256:
+        return f"{name} has changed since it was written"
     return None
 
 
@@ -228,13 +275,57 @@ def load_policy(checkpoint: Path) -> Policy:
         raise CheckpointError(
             f"{checkpoint} holds a reward and no policy: 'ludus label' and 'ludus report' use it; nothing acts."
         )
-    description, tensors = _read_part(checkpoint / "policy")
+    return _load_model(checkpoint / "policy", policy_from)
+
+
+M = TypeVar("M", Policy, RewardModel)
+
+
+def _load_model(path: Path, build: Callable[[dict[str, Any]], M]) -> M:
+    """A model from its description and its tensors, which must be those that the description asks for."""
     try:
-        policy = policy_from(description)
-        policy.load_state_dict(tensors)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{checkpoint} does not hold a policy of this version of Ludus: {error}") from error
-    return policy.eval()
+        description = _read_plain(path)
+        found = _tensors_in(path.with_suffix(".safetensors"))
+        with torch.device("meta"):  # whatever sizes the description names, nothing is allocated
+            wanted = {name: (tuple(t.shape), t.dtype) for name, t in build(description).state_dict().items()}
+        _refuse_other_tensors(path, wanted, found)
+        model, tensors = build(description), load_model_weights(path.parent, path.name)
+        model.load_state_dict(tensors)
+    except MALFORMED as error:
+        reason = plain_text(f"{type(error).__name__}: {error}", 300)
+        raise CheckpointError(
+            f"{path.parent} does not hold a {path.name} of this version of Ludus: {reason}"
+        ) from error
+    return model.eval()
+
+
+Kind = tuple[tuple[int, ...], torch.dtype | None]  # of a tensor: shape and type
+
+
+def _refuse_other_tensors(path: Path, wanted: Mapping[str, Kind], found: Mapping[str, Kind]) -> None:
+    for name in {**wanted, **found}:
+        if wanted.get(name) != found.get(name):
+            what = f"{path.parent}: the tensor {plain_text(name, 60)!r} of its {path.name}"
+            told = f"is {_tell(found.get(name))}, and its description asks for {_tell(wanted.get(name))}."
+            raise CheckpointError(f"{what} {told}")
+
+
+def _tell(kind: Kind | None) -> str:
+    return "none" if kind is None else f"{str(kind[1]).removeprefix('torch.')} {list(kind[0])}"
+
+
+def _tensors_in(path: Path) -> dict[str, Kind]:
+    """Shapes and types of what a safetensors file holds; nothing but its header is read."""
+    try:
+        with open_regular(path) as file:
+            header = int.from_bytes(file.read(8), "little")
+        if header > _HEADER_BYTES:
+            raise CheckpointError(f"{path} is damaged: its list of tensors would have {header:,} bytes.")
+        with safe_open(path, "pt") as tensors:
+            parts = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118 (it is no dict)
+            return {name: (tuple(part.get_shape()), _TYPES.get(part.get_dtype())) for name, part in parts.items()}
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
 
 
 def refuse_misfit(policy: Policy, env: VecEnv) -> None:
@@ -254,28 +345,41 @@ def load_reward(checkpoint: Path) -> RewardModel:
     """A learned reward, ready to judge."""
     if not (checkpoint / "reward.json").exists():
         raise CheckpointError(f"{checkpoint} holds no learned reward: its run was not trained with one.")
-    description, tensors = _read_part(checkpoint / "reward")
-    try:
-        model = RewardModel.from_description(description)
-        model.load_state_dict(tensors)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"{checkpoint} does not hold a reward of this version of Ludus: {error}") from error
-    return model.eval()
+    return _load_model(checkpoint / "reward", RewardModel.from_description)
 
 
 def load_training(checkpoint: Path) -> tuple[int, State]:
-    """(step, everything an exact continuation needs besides the policy)."""
-    plain, tensors = _read_part(checkpoint / "training")
+    """(step, everything that an exact continuation needs besides the models)."""
+    plain, tensors = _read_plain(checkpoint / "training"), _read_tensors(checkpoint / "training")
     return plain["step"], join_tree(plain["state"], tensors)
 
 
 def load_model_weights(checkpoint: Path, name: str) -> dict[str, Tensor]:
-    return _read_part(checkpoint / name)[1]
+    """The tensors of a model, which must be finite."""
+    tensors = _read_tensors(checkpoint / name)
+    for key, tensor in tensors.items():
+        strange = tensor.isnan() if _UNBOUNDED.search(key) else ~tensor.isfinite()
+        if strange.any():
+            what = f"{checkpoint}: the tensor {plain_text(key, 60)!r} of its {name}"
+            raise CheckpointError(f"{what} holds numbers that are not finite.")
+    return tensors
 
 
-def _read_part(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read_plain(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.with_suffix(".json").read_text()), load_file(path.with_suffix(".safetensors"))
+        plain = read_json(path.with_suffix(".json"), _JSON_BYTES)
+    except OSError as error:
+        raise CheckpointError(f"{path.parent} cannot be read: {error}") from error
+    if not isinstance(plain, dict):
+        raise CheckpointError(f"{path.with_suffix('.json')} does not hold names and values.")
+    return plain
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    file = path.with_suffix(".safetensors")
+    _tensors_in(file)
+    try:
+        return load_file(file)
     except (OSError, ValueError, SafetensorError) as error:
         raise CheckpointError(f"{path.parent} cannot be read: {error}") from error
 

@@ -6,17 +6,28 @@ run goes on as if nothing had happened.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ludus.config import TrainConfig, check_config
 from ludus.envs.vec import State
-from ludus.errors import CheckpointError, ConfigError, LudusError, TrainingError
+from ludus.errors import (
+    MALFORMED,
+    CheckpointError,
+    ConfigError,
+    LudusError,
+    TrainingError,
+    UnsavedError,
+    plain_text,
+)
+from ludus.files import TRANSIENT, persistently, write_whole
 from ludus.logging.batch_log import BatchLog
 from ludus.logging.console import Console
 from ludus.logging.run_state import Level, quality, system_metrics
@@ -24,6 +35,7 @@ from ludus.logging.sinks import Tee
 from ludus.policies.policy import Policy
 from ludus.training.callbacks import Callback
 from ludus.training.checkpoint import (
+    best_checkpoint,
     checkpoint_path,
     checkpoints_in,
     dump_tensors,
@@ -43,6 +55,7 @@ _LEVELS = ("epoch", "cycle", "iteration", "batch")
 _SUMMARY_BATCHES = 100  # whose mean loss is one point of a curve
 # Metrics of simulations that lacked room, and of what: nothing else tells that they are wrong.
 _LACKING = {"rollout/contact_overflow": "contacts", "rollout/constraint_overflow": "constraints"}
+MAX_UNSAVED = 3  # after so many checkpoints in a row that could not be written the training ends
 MAX_ROLLBACKS = 3  # after so many returns to a checkpoint the run is given up
 
 
@@ -61,6 +74,16 @@ class Counters:
     logged_batches: int = 0  # whose losses are in the batch log
 
 
+def _counters_from(saved: dict[str, Any]) -> Counters:
+    """Counters from a checkpoint, which must be numbers of the right kind."""
+    kinds = {name: type(value) for name, value in asdict(Counters()).items()}
+    values = {name: kind(saved[name]) for name, kind in kinds.items()}
+    counts = [value for value in values.values() if type(value) is int]
+    if min(counts) < -1 or max(counts) > 10**15 or not math.isfinite(values["seconds"]):
+        raise ValueError("a counter is out of its range")
+    return Counters(**values)
+
+
 # The public names of return decomposition's table, and ours.
 _TABLE = {"R_loss": "train/r_loss", "Q_loss": "train/q_loss", "Pi_loss": "train/pi_loss"}
 
@@ -75,7 +98,9 @@ class Trainer:
         console: Console,
         make_sinks: Callable[[int, int], Tee],
         callbacks: Sequence[Callback] = (),
+        keep_folder: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`keep_folder` puts back what the run folder lacks, before a checkpoint; False if it had to."""
         self.config, self.run_dir, self.console = config, run_dir, console
         self.callbacks = list(callbacks)
         check_config(config)
@@ -85,7 +110,8 @@ class Trainer:
         torch.set_float32_matmul_precision(PRECISIONS[config.precision])
         self.job = make_job(config, device)
         self.plan = self.job.plan
-        self._make_sinks = make_sinks
+        self._make_sinks, self._keep_folder = make_sinks, keep_folder
+        self._unsaved = 0  # checkpoints in a row that could not be written
         self._batch_log = BatchLog(run_dir / "R_loss.f32")
         self._row_at = (time.perf_counter(), 0)  # when and at which step the last row was written
         self._recent_losses: list[float] = []
@@ -130,7 +156,7 @@ class Trainer:
                     self._save_if_new()
                 if self.complete:
                     self._show_levels()
-            except (Exception, KeyboardInterrupt) as error:
+            except (Exception, KeyboardInterrupt, SystemExit) as error:
                 self._save_emergency(error)
                 raise
             finally:
@@ -198,18 +224,20 @@ class Trainer:
     def _write_table(self) -> None:
         """evaluation.json: the newest evaluation, kind by kind of episode."""
         if table := self.job.table():
-            aside = self.run_dir / "evaluation.json.tmp"
-            aside.write_text(json.dumps({"step": self.step, "rows": table}, indent=1))
-            aside.rename(self.run_dir / "evaluation.json")
+            text = json.dumps({"step": self.step, "rows": table}, indent=1)
+            persistently(lambda: write_whole(self.run_dir / "evaluation.json", text))
 
     def _conclude(self, metrics: dict[str, float], always_save: bool) -> bool:
         """After an evaluation: keep what is the best so far."""
+        before = self._best
         better = self._is_better(metrics)
         if better or always_save:
             checkpoint = self._save()
-            if better:
+            if better and checkpoint is not None:
                 mark_best(checkpoint)
                 prune(self.checkpoints, self.config.checkpoint.keep)
+            elif better:  # not kept, so a later policy need not be better than this one
+                self._best = before
         return self._notify("on_evaluation", metrics) if metrics else True
 
     def _notify(self, moment: str, *arguments: dict[str, float]) -> bool:
@@ -247,18 +275,31 @@ class Trainer:
 
     def _log_batches(self) -> None:
         losses = self.job.take_batch_losses()
-        if losses is not None:
-            self._batch_log.append(losses.cpu().numpy())
-            self.counters.logged_batches += len(losses)
+        if losses is None:
+            return
+        try:
+            self._batch_log.append(losses.cpu().numpy(), self.counters.logged_batches)
+        except OSError as error:
+            if error.errno not in TRANSIENT:
+                raise
+            self.console.warning(f"The losses of {len(losses)} batches could not be written: {error.strerror}.")
+        self.counters.logged_batches += len(losses)
 
     def _is_better(self, metrics: dict[str, float]) -> bool:
         if not metrics:
             return False
-        better = quality(metrics) > (self.counters.best_success, self.counters.best_reward)
+        better = quality(metrics) > self._best[:2]
         if better:
-            self.counters.best_success, self.counters.best_reward = quality(metrics)
-            self.counters.best_step = self.step
+            self._best = *quality(metrics), self.step
         return better
+
+    @property
+    def _best(self) -> tuple[float, float, int]:
+        return self.counters.best_success, self.counters.best_reward, self.counters.best_step
+
+    @_best.setter
+    def _best(self, best: tuple[float, float, int]) -> None:
+        self.counters.best_success, self.counters.best_reward, self.counters.best_step = best
 
     def _write(self, metrics: dict[str, float]) -> None:
         self.sinks.write(self.step, metrics)
@@ -303,9 +344,25 @@ class Trainer:
         before = self.step - self.plan.steps_per_iteration
         return every > 0 and self.step // every > before // every
 
-    def _save(self, whole: bool = True) -> Path:
+    def _save(self, whole: bool = True) -> Path | None:
+        """The new checkpoint. None if an error that may pass kept it from being written: the training goes on."""
+        try:
+            checkpoint = self._save_at_once(whole)
+        except UnsavedError as error:
+            self._unsaved += 1
+            last = self.counters.iteration >= self.plan.total_iterations
+            if self._unsaved > MAX_UNSAVED or last or self._interrupted() or not whole:
+                raise
+            self.console.warning(f"{error} The training goes on, and is saved at the next opportunity.")
+            return None
+        self._unsaved = 0
+        return checkpoint
+
+    def _save_at_once(self, whole: bool) -> Path:
         self.counters.seconds = time.perf_counter() - self._since
         self._log_batches()
+        if not self._keep_folder():
+            self.console.warning(f"The run folder {self.run_dir} was deleted; what it must hold is written anew.")
         self.sinks.flush()
         checkpoint = save_checkpoint(self.checkpoints, self.step, self.job.models, self._state(whole))
         prune(self.checkpoints, self.config.checkpoint.keep)
@@ -338,23 +395,21 @@ class Trainer:
 
     def restore(self, checkpoint: Path) -> None:
         """Continue exactly from a checkpoint, the newest that is intact."""
-        _, state = load_training(checkpoint)
         try:
+            _, state = load_training(checkpoint)
             for name, model in self.job.models.items():
                 model.load_state_dict(load_model_weights(checkpoint, name))
-            saved = state["counters"]
-            self.counters = Counters(**(saved | {name: float(saved[name]) for name in self._best_as_text()}))
+            self.counters = _counters_from(state["counters"])
             if not self.job.load_state(state["job"], self.counters.iteration):
                 self.console.warning(
                     "This is an emergency checkpoint: what the environments were doing is not in it."
                 )
-        except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
-            raise CheckpointError(
-                f"{checkpoint} does not fit its run's configuration: {type(error).__name__}: {error}"
-            ) from error
+        except MALFORMED as error:
+            reason = plain_text(f"{type(error).__name__}: {error}", 300)
+            raise CheckpointError(f"{checkpoint} does not fit its run's configuration: {reason}") from error
         set_aside_newer(checkpoint)
         best = checkpoint_path(self.checkpoints, self.counters.best_step)
-        if best.exists() and best.resolve() != (self.checkpoints / "best").resolve():
+        if best.exists() and best != best_checkpoint(self.checkpoints):
             mark_best(best)  # a kill came between the checkpoint and its mark
 
     # Trouble ------------------------------------------------------------------------------------

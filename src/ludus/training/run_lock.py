@@ -9,21 +9,25 @@ import errno
 import fcntl
 import os
 import platform
+import re
+import stat
 import time
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 
-from ludus.errors import CheckpointError
+from ludus.errors import CheckpointError, plain_text
+from ludus.training.run_folder import LOCK
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # file systems that know none
+_HOLDER = re.compile(rb"$|process \d+ on ")  # what a lock says of who holds it; nothing yet, or on a full disk
 _held: set[FileIO] = set()  # by this process
 
 
 @contextlib.contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
     """Make the folder if need be and be the only one who trains in it; refused while another does."""
-    path, process = folder / "train.lock", os.getpid()
+    path, process = folder / LOCK, os.getpid()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = _take(path)
@@ -50,13 +54,13 @@ def run_lock(folder: Path) -> Iterator[None]:
 def _take(path: Path) -> FileIO:
     """The file, open and locked."""
     while True:
-        file = FileIO(path, "a+")
+        file = _open(path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             with file:
                 file.seek(0)
-                holder = file.read(200).decode(errors="replace") or "another process"
+                holder = plain_text(file.read(200).decode(errors="replace")) or "another process"
             raise CheckpointError(
                 f"{path.parent} is being trained by {holder}: wait for it, or stop it first."
             ) from None
@@ -67,6 +71,26 @@ def _take(path: Path) -> FileIO:
         if _is_at(path, file):
             return file
         file.close()  # its last holder has just removed it: once more
+
+
+def _open(path: Path) -> FileIO:
+    """The file, made where it is missing; refused where it is not a lock of ours, and would be overwritten."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        file = FileIO(os.open(path, flags, 0o666), "a+")
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # a link, a socket, a folder
+            raise _not_a_lock(path) from error
+        raise
+    facts = os.fstat(file.fileno())
+    if not stat.S_ISREG(facts.st_mode) or facts.st_nlink > 1 or not _HOLDER.match(os.pread(file.fileno(), 200, 0)):
+        file.close()
+        raise _not_a_lock(path)
+    return file
+
+
+def _not_a_lock(path: Path) -> CheckpointError:
+    return CheckpointError(f"{path} is not a lock that a training left: move it away, or choose another folder.")
 
 
 def _is_at(path: Path, file: FileIO) -> bool:
