@@ -6,12 +6,12 @@ Everything in it comes from the run folder: metrics.jsonl, config.yaml and, wher
 import html
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ludus.errors import LudusError
+from ludus.files import write_whole
 from ludus.logging import text
 from ludus.logging.charts import Chart, Series, chart_html
 from ludus.logging.clip_table import clip_section
@@ -485,10 +485,7 @@ def _safe(value: Any) -> str:
 
 def _write(path: Path, content: str) -> None:
     """Whole or not at all: a reader never sees half a page."""
-    aside = path.with_name(path.name + ".tmp")
     try:
-        aside.write_text(content, encoding="utf-8")
-        os.replace(aside, path)
+        write_whole(path, content)
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise LudusError(f"Cannot write {path}: {error.strerror or error}.") from error
