@@ -468,7 +468,7 @@ def test_a_folder_that_is_no_run_is_one_sentence(
     assert_sentence(call(command, tmp_path), "config.yaml")
 
 
-@pytest.mark.parametrize("command", ["resume", "eval", "play", "export"])
+@pytest.mark.parametrize("command", ["eval", "play", "export"])
 def test_a_run_without_checkpoints_is_one_sentence(
     call: Callable[..., Result], cartpole: Path, tmp_path: Path, command: str
 ) -> None:

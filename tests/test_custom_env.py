@@ -116,7 +116,9 @@ def test_rows_are_environments_times_agents() -> None:
 
 
 def test_a_module_in_the_present_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_own_module.py").write_text("from test_custom_env import plain as make_env")
+    (tmp_path / "my_own_module.py").write_text(
+        "import test_custom_env\n\ndef make_env(**given): return test_custom_env.plain(**given)"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     assert make_custom(VecConfig("my_own_module:make_env"), 2, CPU, False).num_rows == 2
 

@@ -365,7 +365,7 @@ def kill_while_saving(folder: Path, times: int) -> None:
         while told := os.read(readable, 4):
             reported = int.from_bytes(told, "little")
         os.close(readable)
-        caught += any(folder.glob("*.tmp"))
+        caught += any(folder.glob(".step_*"))
         checkpoints.clear_leftovers(folder)
         step, loaded = checkpoints.load_training(newest_intact(folder, fail))
         assert step >= reported, "a checkpoint reported as saved is gone"

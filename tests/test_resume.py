@@ -401,9 +401,9 @@ def kill_while_saving(folder: Path, times: int) -> None:
         while data := os.read(readable, 4):
             reported = int.from_bytes(data, "little")
         os.close(readable)
-        caught += any(folder.glob("*.tmp"))
+        caught += any(folder.glob(".step_*"))
         checkpoints.clear_leftovers(folder)
-        assert not list(folder.glob("*.tmp"))
+        assert not list(folder.glob(".step_*"))
         newest = newest_intact(folder, fail)
         step, loaded = checkpoints.load_training(newest)
         assert step >= reported, "a checkpoint reported as saved is gone"

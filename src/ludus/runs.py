@@ -88,9 +88,8 @@ def train(
     facts = _facts(preset, config)
     with ExitStack() as held, console or Console() as screen:
         with closing(_trainer(config, folder, facts, screen, callbacks)) as trainer:
-            _refuse_taken(folder)
             held.enter_context(run_lock(folder))  # settings that do not work have left nothing behind
-            _refuse_taken(folder)  # another may have begun here meanwhile
+            _refuse_taken(folder)
             _create_run(folder, config, facts)
             screen.plan(f"{preset} → {folder}", [*trainer.plan.lines(), *trainer.job.lines()])
             trainer.run()

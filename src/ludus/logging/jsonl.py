@@ -41,7 +41,6 @@ class JsonlSink:
     def write(self, step: int, metrics: dict[str, float]) -> None:
         row = {"step": int(step)} | {name: _plain(value) for name, value in metrics.items() if name != "step"}
         self._unwritten.append(json.dumps(row, allow_nan=False).encode() + b"\n")
-        self.rows_written += 1
         with contextlib.suppress(UnsavedError):  # it is tried again, at the latest before the next checkpoint
             self._write_rows()
 
@@ -50,6 +49,7 @@ class JsonlSink:
             while self._unwritten:
                 persistently(lambda: self._append(self._unwritten[0]))
                 del self._unwritten[0]
+                self.rows_written += 1
         except OSError as error:
             raise self._failure(error) from error
 

@@ -387,4 +387,6 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 def dump_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Keep a suspicious batch for later inspection."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({name: torch.clone(value).contiguous() for name, value in tensors.items()}, path)
+    aside = temporary_beside(path)
+    save_file({name: torch.clone(value).contiguous() for name, value in tensors.items()}, aside)
+    os.replace(aside, path)
