@@ -1,6 +1,7 @@
 """What was wrong at the edges, one test a finding: it fails where the finding comes back."""
 
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import h5py
@@ -11,6 +12,11 @@ from gymnasium import spaces
 
 import ludus
 from ludus.errors import ConfigError
+from ludus.policies.replay_heads import GreedyHead
+from ludus.training import replay_collector
+from ludus.training.loop import Trainer
+from ludus.training.off_policy import OffPolicyJob
+from ludus.training.replay_job import ReplayJob
 
 
 # Actions keep the numbers of their space ------------------------------------------------------------
@@ -68,3 +74,81 @@ def test_correctness_02_offline_dqn_reads_recorded_actions_by_the_numbers_of_the
     train_offline(record(tmp_path / "good.hdf5", [5, 6, 7, 5, 6, 7, 6, 6]), tmp_path / "run")
     with pytest.raises(ConfigError, match=r"A recorded action is 0, which is none of Discrete\(3, start=5\)\."):
         train_offline(record(tmp_path / "bad.hdf5", [0, 1, 2, 0, 1, 2, 1, 7]), tmp_path / "other")
+
+
+# A GPU that nobody waits for ------------------------------------------------------------------------
+CYCLE = 4  # iterations
+REPLAY: dict[str, Any] = {
+    "policy": {"hidden": (16, 16)},
+    "replay": {"batch_size": 16, "warmup": 100, "steps": 40, "train_batches": 10},
+    "loop": {"epochs": 2, "cycles": 3, "iterations": CYCLE},
+    "env": {"num_envs": 4},
+    "eval": {"episodes": 2, "stochastic": False},
+    "log": {"tensorboard": False, "report": False},
+}
+
+
+class Unawaited(ludus.Callback):
+    """Lets the loop ask for the health of whole cycles, as where a GPU is at work, and spoils some updates."""
+
+    def __init__(self, spoil_targets_at: int = -1, skipped_an_iteration: int = 0) -> None:
+        self.spoil_targets_at, self.skipped_an_iteration = spoil_targets_at, skipped_an_iteration
+        self.factor, self.rollbacks = 0.0, 0
+
+    def on_start(self, run: Trainer) -> None:
+        run.job.waits = False
+
+    def on_iteration(self, run: Trainer) -> None:
+        assert isinstance(run.job, ReplayJob)
+        agent = run.job.learner.agent
+        agent.optimizers[0].skipped += self.skipped_an_iteration  # as if so many gradients had not been finite
+        if run.counters.iteration == self.spoil_targets_at and run.counters.rollbacks == 0:
+            for weights in agent.targets.values():
+                weights.fill_(float("nan"))
+
+    def on_end(self, run: Trainer) -> None:
+        self.factor, self.rollbacks = run.job.rate_factor, run.counters.rollbacks
+
+
+@pytest.mark.parametrize(("name", "algo"), [("gym:Pendulum-v1", "sac"), ("gym:CartPole-v1", "dqn")])
+def test_correctness_01_a_rollback_where_nobody_waits_for_the_gpu_succeeds(
+    name: str, algo: str, tmp_path: Path
+) -> None:
+    watch = Unawaited(spoil_targets_at=3 * CYCLE + 1)
+    folder = ludus.train(name, run_dir=tmp_path / "run", callbacks=[watch], algo=algo, **REPLAY)
+    assert (folder / "final").exists()
+    assert (watch.rollbacks, watch.factor) == (1, 0.5)
+
+
+def test_correctness_01_a_cycles_skipped_updates_are_held_against_a_cycles_batches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch = Unawaited(skipped_an_iteration=2)  # a fifth of all: more of a cycle than half of an iteration
+    ludus.train("gym:CartPole-v1", run_dir=tmp_path / "run", callbacks=[watch], algo="dqn", **REPLAY)
+    assert watch.rollbacks == 0
+    assert "8 gradients were not finite and were skipped" in capsys.readouterr().out
+
+
+def test_correctness_03_a_lagging_copy_explores_by_its_schedule_before_anything_is_learned(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(replay_collector, "_apart", lambda policy, env: True)  # as where the policy is on a GPU
+    shares: list[tuple[float, float]] = []
+
+    class Watch(ludus.Callback):
+        def on_iteration(self, run: Trainer) -> None:
+            job = run.job
+            assert isinstance(job, OffPolicyJob)
+            assert job.collector.actor.policy is not job.policy
+            job.collector.actor.newest()
+            heads = (job.collector.actor.policy.head, job.policy.head)
+            assert all(isinstance(head, GreedyHead) for head in heads)
+            acting, learning = (float(head.epsilon) for head in heads if isinstance(head, GreedyHead))
+            shares.append((acting, learning))
+
+    settings = REPLAY | {"dqn": {"epsilon": 0.9, "epsilon_final": 0.1, "epsilon_until": 0.5}}
+    ludus.train("gym:CartPole-v1", run_dir=tmp_path / "run", callbacks=[Watch()], algo="dqn", **settings)
+    total = 2 * 3 * CYCLE
+    expected = [0.9 + (0.1 - 0.9) * min(1.0, i / total / 0.5) for i in range(total)]
+    assert [acting for acting, _ in shares] == pytest.approx(expected)
+    assert [learning for _, learning in shares] == pytest.approx(expected)
