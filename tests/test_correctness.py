@@ -9,14 +9,21 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import Tensor
 
 import ludus
+from ludus.buffers.segments import SegmentSchedule
+from ludus.envs.vec import Step
 from ludus.errors import ConfigError
+from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_heads import GreedyHead
 from ludus.training import replay_collector
+from ludus.training.collector import Collector
 from ludus.training.loop import Trainer
 from ludus.training.off_policy import OffPolicyJob
 from ludus.training.replay_job import ReplayJob
+from test_segments import Counting
 
 
 # Actions keep the numbers of their space ------------------------------------------------------------
@@ -152,3 +159,47 @@ def test_correctness_03_a_lagging_copy_explores_by_its_schedule_before_anything_
     expected = [0.9 + (0.1 - 0.9) * min(1.0, i / total / 0.5) for i in range(total)]
     assert [acting for acting, _ in shares] == pytest.approx(expected)
     assert [learning for _, learning in shares] == pytest.approx(expected)
+
+
+# Bootstrap values -----------------------------------------------------------------------------------
+class Terminating(Counting):
+    """Episodes only ever terminate; an evaluation makes all begin anew. Observes (row, time since the first step)."""
+
+    truncates = False
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.ended: list[Tensor] = []  # of each step, [rows] bool
+
+    def reset(self, seed: int) -> Tensor:
+        self.total, self.age = np.full(self.num_rows, float(len(self.ended))), np.zeros(self.num_rows)
+        return self._obs()
+
+    def end_step(self) -> Step:
+        step = super().end_step()
+        self.ended.append(step.done)
+        return step._replace(terminated=step.done, truncated=torch.zeros_like(step.done))
+
+    def adapt(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> bool:
+        return True
+
+
+def test_correctness_04_an_episode_that_terminates_has_no_bootstrap_value_left_of_one_cut_short() -> None:
+    rows, env = 5, Terminating(5)
+    torch.manual_seed(0)
+    policy = ActorCritic(env.obs_space, env.action_space, PolicyConfig(hidden=(8,), normalize_obs=False))
+    collector = Collector([env], policy, SegmentSchedule(rows, 8, 4), gamma=0.9, seed=0)
+    cut, seen = set(), 0
+    for update in range(20):
+        segments = collector.collect(update)
+        row, time = segments.obs[..., 0].long(), segments.obs[..., 1].long()
+        for r, t, done, final in zip(
+            *(x.flatten().tolist() for x in (row, time, segments.done, segments.final_value)), strict=True
+        ):
+            terminated = bool(env.ended[t][r])
+            assert done == (terminated or t in cut)
+            assert final == 0.0 if terminated else not done or final != 0.0
+            seen += terminated
+        cut.add(len(env.ended) - 1)
+        collector.adapt({}, {})
+    assert seen > 50
