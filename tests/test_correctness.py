@@ -15,7 +15,9 @@ import ludus
 from ludus.buffers.segments import SegmentSchedule
 from ludus.envs.vec import Step
 from ludus.errors import ConfigError
+from ludus.policies import lstm
 from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.lstm import LSTM
 from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_heads import GreedyHead
 from ludus.training import replay_collector
@@ -163,7 +165,7 @@ def test_correctness_03_a_lagging_copy_explores_by_its_schedule_before_anything_
 
 # Bootstrap values -----------------------------------------------------------------------------------
 class Terminating(Counting):
-    """Episodes only ever terminate; an evaluation makes all begin anew. Observes (row, time since the first step)."""
+    """Episodes only ever terminate; an evaluation makes all begin anew. Observes its row and all steps so far."""
 
     truncates = False
 
@@ -203,3 +205,43 @@ def test_correctness_04_an_episode_that_terminates_has_no_bootstrap_value_left_o
         cut.add(len(env.ended) - 1)
         collector.adapt({}, {})
     assert seen > 50
+
+
+# A memory without Triton ----------------------------------------------------------------------------
+@torch.no_grad()
+def test_correctness_08_a_device_without_kernels_runs_every_step_of_a_memory() -> None:
+    """On the meta device, which is neither a CPU nor has kernels: what a GPU without Triton would go through."""
+    with torch.device("meta"):
+        memory = LSTM(3, 4)
+        x, state, keep = torch.zeros(5 * 2, 3), torch.zeros(2, 8), torch.ones(5, 2)
+    done = memory.run(x, state, keep)
+    assert len(done.space.steps) == len(done.resets) == 5
+    for parameter in memory.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    gradient = memory.backward(done, torch.zeros_like(done.output))
+    assert gradient is not None
+    assert gradient.shape == x.shape
+
+
+@torch.no_grad()
+def test_correctness_08_multiplying_at_every_step_gives_what_asking_for_resets_gives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    memory = LSTM(3, 4).double()
+    x, state = torch.randn(6 * 5, 3).double(), torch.randn(5, 8).double()
+    keep = (torch.rand(6, 5) > 0.1).double()
+    gradient = torch.randn(6 * 5, 4).double()
+    for parameter in memory.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+
+    def passes() -> list[Tensor]:
+        done = memory.run(x, state, keep)
+        through = memory.backward(done, gradient.clone())
+        assert through is not None
+        return [done.output.clone(), through, *(p.grad.clone() for p in memory.parameters() if p.grad is not None)]
+
+    asked = passes()
+    monkeypatch.setattr(lstm, "_resets", lambda keep: list(keep[..., None].unbind()))
+    for a, b in zip(asked, passes(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)

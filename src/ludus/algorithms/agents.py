@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.replay_config import DQNConfig, ReplayConfig, SACConfig, TD3Config
 from ludus.envs.vec import State
+from ludus.errors import ConfigError
 from ludus.policies.heads import Head
 from ludus.policies.replay_heads import DeterministicHead, GreedyHead, SquashedHead
 from ludus.policies.replay_policy import ReplayPolicy, Twin, flat_copies
@@ -308,4 +309,8 @@ def make_agent(
         torch.manual_seed(seed)
         if policy.kind == "sac":
             return SAC(policy, config, sac)
-        return TD3(policy, config, td3) if policy.kind == "td3" else DQN(policy, config, dqn)
+        if policy.kind == "td3":
+            return TD3(policy, config, td3)
+        if policy.kind == "dqn":
+            return DQN(policy, config, dqn)
+        raise ConfigError(f"There is no agent for a policy of the kind {policy.kind!r}.")
