@@ -219,8 +219,8 @@ def test_every_free_cell_can_be_reached(kind: Any) -> None:
         ({"height": 4, "map": "rooms"}, "--env.height is 4; it must be at least 5."),
         ({"berries": 0}, "--env.berries is 0"),
         ({"berries": 23}, "--env.berries is 23 .* 49 free cells"),
-        ({"episode_length": 1, "cue_length": 1, "swap": True}, "--env.episode_length is 1; it must be at least 2"),
-        ({"cue_length": 33}, "--env.cue_length is 33; an episode has 32 steps"),
+        ({"episode_length": 1, "cue_length": 1, "swap": True}, "--env.episode-length is 1; it must be at least 2"),
+        ({"cue_length": 33}, "--env.cue-length is 33; an episode has 32 steps"),
         ({"map": "maze"}, "--env.map is 'maze'"),
     ],
 )

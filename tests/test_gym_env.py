@@ -137,8 +137,8 @@ def test_same_seed_same_rows_and_other_seed_other_rows() -> None:
 @pytest.mark.parametrize(
     ("kind", "policy_action", "env_action"),
     [
-        ("offset", torch.tensor([0, 2]), [5, 7]),
-        ("multi", torch.tensor([[0, 0], [2, 3]]), [[1, 2], [3, 5]]),
+        ("offset", torch.tensor([5, 7]), [5, 7]),
+        ("multi", torch.tensor([[1, 2], [3, 5]]), [[1, 2], [3, 5]]),
         (
             "matrix",
             torch.tensor([[0.5] * 6, [9.0] * 3 + [-9.0] * 3]),
@@ -173,7 +173,7 @@ def test_dict_and_tuple_observations_become_one_float32_vector() -> None:
     space = env._block.envs[0].observation_space
     assert env.obs_space.shape == (8,)
     assert obs.dtype == torch.float32
-    step = env.step(torch.tensor([1, 2]))
+    step = env.step(torch.tensor([6, 7]))
     expected = gym.spaces.flatten(space, {"action": 7, "where": (2, np.array([1, 0]))})
     assert step.obs[1].tolist() == expected.tolist()
 

@@ -45,7 +45,9 @@ def make() -> Iterator[Any]:
 
 
 def no_op(env: VecEnv) -> Tensor:
-    return torch.zeros(env.num_rows, dtype=torch.int64)
+    """The first of every row's choices."""
+    first = int(env.action_space.start) if isinstance(env.action_space, gym.spaces.Discrete) else 0
+    return torch.full((env.num_rows,), first)
 
 
 def random_actions(env: VecEnv, steps: int) -> list[Tensor]:
@@ -67,7 +69,6 @@ class SlowLoop:
         self.envs = [find_factory(env_id)(**kwargs) for _ in range(num_envs)]
         self.agents = self.envs[0].possible_agents
         self.space = self.envs[0].observation_space(self.agents[0])
-        self.start = int(getattr(self.envs[0].action_space(self.agents[0]), "start", 0))
         self.max_steps = max_steps or 10**9
 
     def reset(self, seed: int) -> list[list[Any]]:
@@ -82,7 +83,7 @@ class SlowLoop:
 
     def _step(self, i: int, actions: dict[str, Any]) -> list[dict[str, Any]]:
         env, acting, before = self.envs[i], list(self.envs[i].agents), self.seen[i]
-        chosen = {agent: actions[agent] + self.start for agent in acting}
+        chosen = {agent: actions[agent] for agent in acting}
         obs, rewards, terminated, truncated, infos = env.step(chosen)
         obs = {agent: self._flat(value) for agent, value in obs.items()}
         time_out = self.tick - self.begun[i] >= self.max_steps

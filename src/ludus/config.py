@@ -2,12 +2,11 @@
 
 import dataclasses
 import math
-import operator
 import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 
@@ -22,6 +21,7 @@ from ludus.envs.kuka.task import KukaConfig
 from ludus.errors import ConfigError, did_you_mean, plain_text
 from ludus.files import read_bounded
 from ludus.policies.policy import PolicyConfig
+from ludus.ranges import LARGEST_SEED, MOST_ENVS, MOST_STEPS, MOST_THREADS, Range, check_fields
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class LoopConfig:
     metrics, an epoch one evaluation and checkpoint.
     """
 
-    total_steps: int = 1_000_000
+    total_steps: Annotated[int, Range(0, MOST_STEPS)] = 1_000_000
     """Environment steps in all (batches, where nothing is collected); used where epochs is 0."""
-    epochs: int = 0
+    epochs: Annotated[int, Range(0, MOST_STEPS)] = 0
     """Epochs in all; 0: as many as total_steps needs."""
-    cycles: int = 0
+    cycles: Annotated[int, Range(0, MOST_STEPS)] = 0
     """Cycles an epoch; 0: as many as eval.every needs."""
-    iterations: int = 1
+    iterations: Annotated[int, Range(1, MOST_STEPS)] = 1
     """Iterations a cycle."""
 
 
@@ -60,9 +60,9 @@ SHORT_NAMES = {f.name: f"loop.{f.name}" for f in dataclasses.fields(LoopConfig)}
 class EvalConfig:
     """Evaluation on starts that training never uses."""
 
-    every: int = 50_000
+    every: Annotated[int, Range(1, MOST_STEPS)] = 50_000
     """Environment steps between evaluations; used where loop.cycles is 0."""
-    episodes: int = 20
+    episodes: Annotated[int, Range(1, MOST_ENVS)] = 20
     """Episodes of each evaluation."""
     stochastic: bool = True
     """Evaluate with sampled actions too, not only with the most likely ones."""
@@ -74,9 +74,9 @@ class EvalConfig:
 class CheckpointConfig:
     """Saving a run."""
 
-    every: int = 0
+    every: Annotated[int, Range(0, MOST_STEPS)] = 0
     """Environment steps between checkpoints, besides the one at the end of every epoch."""
-    keep: int = 3
+    keep: Annotated[int, Range(1, 1_000_000)] = 3
     """Newest checkpoints kept; the best one is kept besides."""
 
 
@@ -98,13 +98,13 @@ class TrainConfig:
 
     algo: Algorithm = "ppo"
     """ppo, sac, td3 or dqn; reward: learn a reward alone, from recorded episodes (--data)."""
-    seed: int = 0
+    seed: Annotated[int, Range(0, LARGEST_SEED)] = 0
     """On a CPU, the same seed gives the same run, bit for bit."""
     device: str = "cpu"
     """Where policy and buffer live: cpu or cuda."""
-    groups: int = 1
+    groups: Annotated[int, Range(1, MOST_THREADS)] = 1
     """Groups of environments in flight: with 2, one simulates while the policy acts for the other."""
-    torch_threads: int = 1
+    torch_threads: Annotated[int, Range(1, MOST_THREADS)] = 1
     """Threads of one network operation; small networks want 1."""
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     """Of the factors in matrix products; sums stay float32. Coarser is faster where the hardware has it."""
@@ -193,62 +193,14 @@ def _count(number: int, one: str, more: str) -> str:
     return f"{number} {one if number == 1 else more}"
 
 
-# Settings that must be at least so large. What an environment adds of its own is checked where it is made.
-_MINIMA = {
-    0: ("seed", "loop.epochs", "loop.cycles", "checkpoint.every", "ppo.learning_rate", "ppo.learning_rate_final",
-        "ppo.gamma", "ppo.gae_lambda", "ppo.clip", "ppo.value_clip", "ppo.std_final", "ppo.target_kl",
-        "ppo.bound_coef", "ppo.l2_init", "ppo.segments", "ppo.rho_clip", "ppo.c_clip", "ppo.prio_alpha",
-        "ppo.prio_beta", "replay.warmup", "replay.learning_rate", "replay.gamma", "replay.polyak",
-        "replay.longest", "replay.bc", "td3.exploration",
-        "td3.target_noise", "td3.target_noise_clip", "dqn.epsilon", "dqn.epsilon_final", "dqn.epsilon_until",
-        "data.held_out", "adversary.task_weight", "adversary.style_weight", "adversary.style_scale",
-        "adversary.learning_rate", "adversary.replay", "adversary.replay_share", "adversary.gradient_penalty",
-        "adversary.logit_regularizer", "adversary.weight_decay"),
-    1: ("replay.steps", "replay.train_batches", "replay.batch_size", "replay.n_step", "replay.train_target",
-        "replay.capacity", "td3.policy_delay",
-        "env.num_envs", "ppo.horizon", "ppo.minibatches", "ppo.update_epochs", "loop.iterations", "groups",
-        "torch_threads", "eval.episodes", "eval.every", "checkpoint.keep", "policy.memory_size",
-        "adversary.batches", "adversary.batch_size"),
-}  # fmt: skip
-
-
-def _check_numbers(config: TrainConfig) -> None:
-    for least, names in _MINIMA.items():
-        for name in names:
-            value = operator.attrgetter(name)(config)
-            if not value >= least:
-                flag = name.replace("_", "-")
-                raise ConfigError(f"--{flag} is {value}; it must be at least {least}.")
-    if not config.policy.initial_std > 0:
-        raise ConfigError(f"--policy.initial-std is {config.policy.initial_std}; it must be more than 0.")
-    if config.algo != "ppo":
-        _check_replay_numbers(config)
-    for name, hidden in {"policy": config.policy.hidden, "adversary": config.adversary.hidden}.items():
-        if min(hidden, default=1) < 1:
-            raise ConfigError(f"--{name}.hidden is {hidden}; a layer has at least 1 unit.")
-    if config.adversary.replay_share > 1:
-        share = config.adversary.replay_share
-        raise ConfigError(f"--adversary.replay-share is {share}; it must be at most 1.")
-
-
-def _check_replay_numbers(config: TrainConfig) -> None:
-    positive = {"replay.learning_rate": config.replay.learning_rate, "sac.alpha": config.sac.alpha}
-    for name, value in positive.items():
-        if not value > 0:
-            raise ConfigError(f"--{name.replace('_', '-')} is {value}; it must be more than 0.")
-    shares = {
-        "replay.gamma": config.replay.gamma,
-        "dqn.epsilon": config.dqn.epsilon,
-        "dqn.epsilon_final": config.dqn.epsilon_final,
-    }
-    for name, value in shares.items():
-        if value > 1:
-            raise ConfigError(f"--{name.replace('_', '-')} is {value}; it must be at most 1.")
+def check_values(config: TrainConfig) -> None:
+    """A clear error where a number is out of its field's range or a name is unknown, wherever they come from."""
+    check_fields(config)
 
 
 def check_config(config: TrainConfig) -> None:
     """A clear error where the numbers make no sense, before anything is built."""
-    _check_numbers(config)
+    check_values(config)
     if config.device.partition(":")[0] not in ("cpu", "cuda"):  # torch knows more, but not all work there
         raise ConfigError(f"--device {config.device} is neither cpu nor cuda; 'ludus doctor' shows what is here.")
     if config.env.num_envs % config.groups:
@@ -289,8 +241,6 @@ def _check_combination(config: TrainConfig) -> None:
         raise ConfigError("--replay.bc imitates recorded episodes: give some with --data, or leave it at 0.")
     if config.replay.bc > 0 and algo not in ("sac", "td3"):
         raise ConfigError(f"--replay.bc is of --algo sac and td3: with {algo} nothing is imitated; leave it at 0.")
-    if config.algo != "ppo" and not config.replay.polyak < 1:
-        raise ConfigError(f"--replay.polyak is {config.replay.polyak}; it must be less than 1.")
 
 
 def make_schedule(config: TrainConfig, rows: int) -> SegmentSchedule:

@@ -17,7 +17,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -28,40 +28,41 @@ from ludus.buffers.windows import RolloutWindows, WindowReplay
 from ludus.envs.vec import State, VecEnv, derive_seed, restore_generator
 from ludus.graphs import Graphed
 from ludus.policies.normalizer import ObsNormalizer
+from ludus.ranges import LAYERS, MOST_ENVS, SHARE, Range, check_fields
 
 
 @dataclass(frozen=True)
 class AdversaryConfig:
     """Adversarial imitation, where the environment shows motion to imitate."""
 
-    task_weight: float = 0.5
+    task_weight: Annotated[float, Range(0)] = 0.5
     """Weight of the task's own reward."""
-    style_weight: float = 0.5
+    style_weight: Annotated[float, Range(0)] = 0.5
     """Weight of the discriminator's reward."""
-    style_scale: float = 2.0
+    style_scale: Annotated[float, Range(0)] = 2.0
     """The discriminator's reward is multiplied by this."""
     reward: Literal["log", "square"] = "log"
     """log: −log(1 − D), learned by cross-entropy. square: 1 − ¼ (d − 1)², at least 0, learned by least squares
     towards 1 (demonstrations) and −1, as in the paper on AMP."""
-    hidden: tuple[int, ...] = (512, 256)
+    hidden: Annotated[tuple[int, ...], LAYERS] = (512, 256)
     """Widths of the discriminator's hidden layers."""
-    learning_rate: float = 1e-4
+    learning_rate: Annotated[float, Range(0, 1_000)] = 1e-4
     """Step size of Adam for the discriminator."""
-    batches: int = 4
+    batches: Annotated[int, Range(1, 1_000_000)] = 4
     """Gradient steps an iteration."""
-    batch_size: int = 512
+    batch_size: Annotated[int, Range(1, MOST_ENVS)] = 512
     """Windows of each batch: so many demonstrated ones and as many of the policy."""
-    replay: int = 10_000
+    replay: Annotated[int, Range(0, 10**9)] = 10_000
     """Windows of earlier policies that are kept; 0: none."""
-    replay_share: float = 0.5
+    replay_share: Annotated[float, SHARE] = 0.5
     """Part of the policy's windows in a batch that is drawn from those."""
-    gradient_penalty: float = 5.0
+    gradient_penalty: Annotated[float, Range(0)] = 5.0
     """Weight of the squared slope of the discriminator."""
     penalized: Literal["demonstrations", "policy", "both"] = "demonstrations"
     """At which windows the slope is taken. demonstrations: AMP; policy: ADD; both: the mean of the two."""
-    logit_regularizer: float = 0.01
+    logit_regularizer: Annotated[float, Range(0)] = 0.01
     """Weight of the last layer's squared weights."""
-    weight_decay: float = 1e-4
+    weight_decay: Annotated[float, Range(0)] = 1e-4
     """Weight of all layers' squared weights."""
 
 
@@ -185,6 +186,7 @@ class Adversary:
         env_device: torch.device,  # where demonstrations are drawn
         cuda_graphs: bool = True,
     ) -> None:
+        check_fields(config, "adversary.")
         self.config, self.device = config, device
         self.discriminator = make_discriminator(size, config.hidden, derive_seed(seed, 10, 0)).to(device)
         self._parameters = list(self.discriminator.parameters())

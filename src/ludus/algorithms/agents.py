@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.replay_config import DQNConfig, ReplayConfig, SACConfig, TD3Config
 from ludus.envs.vec import State
+from ludus.errors import ConfigError
+from ludus.policies.heads import Head
 from ludus.policies.replay_heads import DeterministicHead, GreedyHead, SquashedHead
 from ludus.policies.replay_policy import ReplayPolicy, Twin, flat_copies
 
@@ -52,8 +54,8 @@ class Agent(ABC):
     def _moves_target(self, update: int) -> bool:
         return (update + 1) % self.config.train_target == 0
 
-    def set_progress(self, fraction: float) -> None:  # noqa: B027 (most have no schedule)
-        """Told before each iteration how much of the training is done."""
+    def set_progress(self, fraction: float, acting: Head | None = None) -> None:  # noqa: B027 (most ignore it)
+        """Told before each iteration how much of the training is done; `acting`: the head of a copy that acts."""
 
     @property
     @abstractmethod
@@ -263,9 +265,11 @@ class DQN(Agent):
         assert isinstance(target, ReplayPolicy)
         self.target_policy = target
 
-    def set_progress(self, fraction: float) -> None:
+    def set_progress(self, fraction: float, acting: Head | None = None) -> None:
         done = min(1.0, fraction / max(self.dqn.epsilon_until, 1e-9))
-        self.head.epsilon.fill_(self.dqn.epsilon + (self.dqn.epsilon_final - self.dqn.epsilon) * done)
+        for head in (self.head, acting):
+            if isinstance(head, GreedyHead):
+                head.epsilon.fill_(self.dqn.epsilon + (self.dqn.epsilon_final - self.dqn.epsilon) * done)
 
     def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
         n, x = len(batch.reward), batch.x
@@ -305,4 +309,8 @@ def make_agent(
         torch.manual_seed(seed)
         if policy.kind == "sac":
             return SAC(policy, config, sac)
-        return TD3(policy, config, td3) if policy.kind == "td3" else DQN(policy, config, dqn)
+        if policy.kind == "td3":
+            return TD3(policy, config, td3)
+        if policy.kind == "dqn":
+            return DQN(policy, config, dqn)
+        raise ConfigError(f"There is no agent for a policy of the kind {policy.kind!r}.")

@@ -11,7 +11,7 @@ for a value from the device: stops and skips are flags that the optimiser reads 
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -26,45 +26,46 @@ from ludus.errors import ConfigError
 from ludus.graphs import Graphed, graph_pool
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.heads import GaussianHead
+from ludus.ranges import MOST_ENVS, SHARE, Range
 
 
 @dataclass(frozen=True)
 class PPOConfig:
     """Proximal policy optimisation."""
 
-    horizon: int = 32
+    horizon: Annotated[int, Range(1, 2**16)] = 32
     """Steps of a segment, which is a piece of one row's trajectory."""
-    segments: int = 0
+    segments: Annotated[int, Range(0, MOST_ENVS)] = 0
     """Segments of one iteration; 0: one of every row. The rows need not divide it: they record without a break."""
-    minibatches: int = 4
+    minibatches: Annotated[int, Range(1, MOST_ENVS)] = 4
     """Parts an iteration is split into, each one gradient step: steps, or with a memory whole segments."""
-    update_epochs: int = 10
+    update_epochs: Annotated[int, Range(1, 10_000)] = 10
     """Passes over an iteration's steps."""
-    learning_rate: float = 3e-4
+    learning_rate: Annotated[float, Range(0, 1_000)] = 3e-4
     """Adam's step size at the start."""
-    learning_rate_final: float = 0.0
+    learning_rate_final: Annotated[float, Range(0, 1_000)] = 0.0
     """Step size at the end, reached linearly; the same as learning_rate keeps it constant."""
-    gamma: float = 0.99
+    gamma: Annotated[float, SHARE] = 0.99
     """Discount of the future, per step."""
-    gae_lambda: float = 0.95
+    gae_lambda: Annotated[float, SHARE] = 0.95
     """How far advantages look ahead: 0 one step, 1 the whole episode."""
-    clip: float = 0.2
+    clip: Annotated[float, Range(0)] = 0.2
     """How far the probability of an action may move in one iteration, as a ratio."""
-    value_clip: float = 0.0
+    value_clip: Annotated[float, Range(0)] = 0.0
     """How far a value may move in one iteration, in units of normalised return; 0 does not limit it."""
-    value_coef: float = 0.5
+    value_coef: Annotated[float, Range(0)] = 0.5
     """Weight of the value loss."""
-    entropy_coef: float = 0.0
+    entropy_coef: Annotated[float, Range()] = 0.0
     """Weight of the entropy bonus at the start."""
-    entropy_coef_final: float = 0.0
+    entropy_coef_final: Annotated[float, Range()] = 0.0
     """Weight of the entropy bonus at the end of the training (linear)."""
-    std_final: float = 0.0
+    std_final: Annotated[float, Range(0, 100)] = 0.0
     """Cap on a continuous policy's spread at the end, closing over the second half; 0 leaves it free."""
-    bound_coef: float = 0.0
+    bound_coef: Annotated[float, Range(0)] = 0.0
     """Weight of the squared excess of a continuous action's mean over the action bounds."""
-    l2_init: float = 0.0
+    l2_init: Annotated[float, Range(0)] = 0.0
     """Weight of the squared distance of all weights to their initial values: keeps a network able to learn."""
-    max_grad_norm: float = 0.5
+    max_grad_norm: Annotated[float, Range(above=0)] = 0.5
     """Gradients longer than this are shortened to it."""
     normalize_advantage: bool = True
     """Standardise advantages over each iteration's steps."""
@@ -73,15 +74,15 @@ class PPOConfig:
     recompute_advantages: bool = False
     """Estimate advantages anew, with the newest critic, before each pass; the value of what a truncated episode
     ended with stays as it was seen."""
-    rho_clip: float = 0.0
+    rho_clip: Annotated[float, Range(0)] = 0.0
     """V-trace: an action counts in advantages by how much more likely it has become, up to this; 0: all alike."""
-    c_clip: float = 1.0
+    c_clip: Annotated[float, Range(0)] = 1.0
     """V-trace: the same limit for what is passed on from later steps; used with rho_clip."""
-    prio_alpha: float = 0.0
+    prio_alpha: Annotated[float, Range(0, 100)] = 0.0
     """Choose segments with probability ∝ (Σ|advantage|)^prio_alpha; 0: each exactly once a pass."""
-    prio_beta: float = 0.2
+    prio_beta: Annotated[float, SHARE] = 0.2
     """How far such a choice is corrected by weights at the start; fully (1) at the end of the training."""
-    target_kl: float = 0.0
+    target_kl: Annotated[float, Range(0)] = 0.0
     """Wanted divergence of an iteration's policies; 0 ignores it."""
     kl_control: Literal["stop", "adapt"] = "stop"
     """Above 1.5 × target_kl, stop the iteration's updates; or adapt the step size between iterations."""

@@ -1,36 +1,38 @@
 """Settings of the algorithms that learn from a replay."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from ludus.ranges import MOST_ENVS, MOST_STEPS, SHARE, Range
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
     """What SAC, TD3 and DQN share: the replay and the pace of learning."""
 
-    capacity: int = 1_000_000
+    capacity: Annotated[int, Range(1, 10**10)] = 1_000_000
     """Rows of the replay; an episode of T steps takes T + 1. The oldest episodes leave first."""
-    warmup: int = 10_000
+    warmup: Annotated[int, Range(0, MOST_STEPS)] = 10_000
     """Steps of random actions before the first gradient step."""
-    steps: int = 100
+    steps: Annotated[int, Range(1, 10**9)] = 100
     """Environment steps an iteration, over all environments; train_batches / steps is the updates per step."""
-    train_batches: int = 100
+    train_batches: Annotated[int, Range(1, 1_000_000)] = 100
     """Gradient steps an iteration."""
-    batch_size: int = 256
+    batch_size: Annotated[int, Range(1, MOST_ENVS)] = 256
     """Transitions of each gradient step."""
-    learning_rate: float = 3e-4
+    learning_rate: Annotated[float, Range(above=0, most=1_000)] = 3e-4
     """Adam's step size, of all networks."""
-    gamma: float = 0.99
+    gamma: Annotated[float, SHARE] = 0.99
     """Discount of the future."""
-    n_step: int = 1
+    n_step: Annotated[int, Range(1, 10_000)] = 1
     """Rewards summed before the critic is asked for the rest."""
-    train_target: int = 1
+    train_target: Annotated[int, Range(1, MOST_STEPS)] = 1
     """Gradient steps between updates of the target networks."""
-    polyak: float = 0.995
+    polyak: Annotated[float, Range(0, below=1)] = 0.995
     """What target networks keep of themselves at an update; 0 copies."""
-    longest: int = 0
+    longest: Annotated[int, Range(0, 10**9)] = 0
     """Longest episode the replay must hold, in steps; 0: what the environment says, else 1,000."""
-    bc: float = 0.0
+    bc: Annotated[float, Range(0)] = 0.0
     """Offline: how much the critic counts beside imitating the data (TD3+BC's alpha, mostly 2.5); 0: it alone."""
 
 
@@ -38,11 +40,11 @@ class ReplayConfig:
 class SACConfig:
     """Soft actor-critic."""
 
-    alpha: float = 1.0
+    alpha: Annotated[float, Range(above=0)] = 1.0
     """Weight of the entropy (temperature) at the start."""
     learn_alpha: bool = True
     """Adapt the temperature so that the entropy comes to target_entropy."""
-    target_entropy: float = 0.0
+    target_entropy: Annotated[float, Range()] = 0.0
     """Wanted entropy of the policy; 0: minus the number of actions."""
 
 
@@ -50,13 +52,13 @@ class SACConfig:
 class TD3Config:
     """Twin delayed deep deterministic policy gradient."""
 
-    exploration: float = 0.1
+    exploration: Annotated[float, Range(0)] = 0.1
     """Spread of the noise on actions in training, where 1 is half of the action range."""
-    target_noise: float = 0.2
+    target_noise: Annotated[float, Range(0)] = 0.2
     """Spread of the noise on the target policy's actions."""
-    target_noise_clip: float = 0.5
+    target_noise_clip: Annotated[float, Range(0)] = 0.5
     """Limit of that noise."""
-    policy_delay: int = 2
+    policy_delay: Annotated[int, Range(1, 1_000_000)] = 2
     """Critic updates between those of the policy."""
 
 
@@ -64,11 +66,11 @@ class TD3Config:
 class DQNConfig:
     """Deep Q-learning, with the next action chosen by the network that learns (double DQN)."""
 
-    epsilon: float = 1.0
+    epsilon: Annotated[float, SHARE] = 1.0
     """Share of random actions at the start."""
-    epsilon_final: float = 0.05
+    epsilon_final: Annotated[float, SHARE] = 0.05
     """Share of random actions in the end."""
-    epsilon_until: float = 0.1
+    epsilon_until: Annotated[float, SHARE] = 0.1
     """Part of the training over which that share falls."""
 
 

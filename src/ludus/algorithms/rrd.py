@@ -14,7 +14,7 @@ when training begins, and then stays: an agent's values are in these units, and 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ from ludus.envs.vec import State, restore_generator
 from ludus.errors import ConfigError
 from ludus.policies.reward import Obs, ObsShapes, RewardModel, RewardModelConfig
 from ludus.policies.vision import draw_shifts, shift_images
+from ludus.ranges import LAYERS, MOST_ENVS, WIDEST_LAYER, Range
 
 if TYPE_CHECKING:
     from ludus.buffers.episodes import SequenceDraw
@@ -42,28 +43,28 @@ class RewardConfig:
     """none: the environment. rrd: a network that decomposes each episode's return, from steps drawn at random;
     rrd-unbiased: the same without the drawing's share of the loss; rd: from whole episodes; ircr: the episode's
     return, scaled to 0 … 1, on each of its steps."""
-    rrd_batch_size: int = 256
+    rrd_batch_size: Annotated[int, Range(1, MOST_ENVS)] = 256
     """Steps of each reward batch."""
-    rrd_sample_size: int = 64
+    rrd_sample_size: Annotated[int, Range(1, MOST_ENVS)] = 64
     """Steps drawn from each episode (K)."""
-    learning_rate: float = 3e-4
+    learning_rate: Annotated[float, Range(above=0, most=1_000)] = 3e-4
     """Step size of Adam for the reward network."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, Range(0)] = 0.0
     """A step makes the reward network's weights smaller by learning_rate × this; against learning few episodes by
     heart."""
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Annotated[tuple[int, ...], LAYERS] = (256, 256)
     """Widths of the reward network's hidden layers."""
     normalize_returns: bool = True
     """Scale returns so that the spread of return / length is 1; the inverse is kept with the network."""
-    progress: float = 0.0
+    progress: Annotated[float, Range(0)] = 0.0
     """Weight of a head that learns how far a successful episode has come, t / T; 0: none."""
-    success: float = 0.0
+    success: Annotated[float, Range(0)] = 0.0
     """Weight of a head that tells successes from failures; 0: none."""
     encoder: Literal["conv", "frozen"] = "conv"
     """Images: a convolution that learns along, or fixed random features, computed once per frame."""
-    image_features: int = 64
+    image_features: Annotated[int, Range(1, WIDEST_LAYER)] = 64
     """Numbers that a camera's picture becomes."""
-    augment: int = 4
+    augment: Annotated[int, Range(0, 1_024)] = 4
     """Images are shifted by up to so many pixels at random; 0: not. A frozen encoder sees them unshifted."""
 
     @property
@@ -83,8 +84,12 @@ class RewardConfig:
 
 
 def check_reward_config(config: RewardConfig, longest: int | None) -> list[str]:
-    """A clear error where the numbers make no sense; otherwise warnings. `longest`: steps of any episode."""
-    _check_numbers(config)
+    """A clear error where numbers do not fit each other; otherwise warnings. `longest`: steps of any episode."""
+    if (config.progress or config.success) and not config.learned:
+        raise ConfigError(
+            f"--reward.progress and --reward.success are heads of the reward network, and --reward.method "
+            f"{config.method} has none; use rrd, rrd-unbiased or rd."
+        )
     if not config.learned:
         return []
     batch, sample = config.rrd_batch_size, config.rrd_sample_size
@@ -110,23 +115,6 @@ def check_reward_config(config: RewardConfig, longest: int | None) -> list[str]:
             f"are drawn with replacement. With {longest} or fewer none is drawn twice."
         ]
     return []
-
-
-def _check_numbers(config: RewardConfig) -> None:
-    positive = ("rrd_batch_size", "rrd_sample_size", "image_features")
-    for name in (*positive, "augment", "progress", "success", "weight_decay"):
-        value, smallest = getattr(config, name), int(name in positive)
-        if not (value >= smallest and math.isfinite(value)):
-            raise ConfigError(f"--reward.{name.replace('_', '-')} is {value}; it must be at least {smallest}.")
-    if not (config.learning_rate > 0 and math.isfinite(config.learning_rate)):
-        raise ConfigError(f"--reward.learning-rate is {config.learning_rate}; it must be more than 0.")
-    if min(config.hidden, default=1) < 1:
-        raise ConfigError(f"--reward.hidden is {config.hidden}; a layer has at least 1 unit.")
-    if (config.progress or config.success) and not config.learned:
-        raise ConfigError(
-            f"--reward.progress and --reward.success are heads of the reward network, and --reward.method "
-            f"{config.method} has none; use rrd, rrd-unbiased or rd."
-        )
 
 
 # Losses, each with its derivative ---------------------------------------------------------------

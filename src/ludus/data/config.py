@@ -1,7 +1,9 @@
 """Which recorded episodes are used, and how they are read."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from ludus.ranges import Range
 
 AutoYesNo = Literal["auto", "yes", "no"]
 
@@ -20,11 +22,11 @@ class DataConfig:
     """Turn images upside up; auto: for LIBERO's, which are stored as OpenGL draws them."""
     action_shift: AutoYesNo = "auto"
     """obs[t] was seen after actions[t], not before; auto: in LIBERO's files."""
-    image_size: int = 0
+    image_size: Annotated[int, Range(0, 4_096)] = 0
     """Shrink images to this height and width by averaging; 0: as they are."""
     skip_bad: bool = False
     """Leave broken episodes and files out, with a warning, instead of refusing them."""
-    held_out: float = 0.33
+    held_out: Annotated[float, Range(0, below=1)] = 0.33
     """Share of the episodes that is kept for measuring."""
     reward: str = "rewards"
     """The dataset that holds the reward; learned_rewards is what 'ludus label' writes."""

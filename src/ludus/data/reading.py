@@ -31,6 +31,7 @@ from ludus.data.episode import Episode
 from ludus.data.files import data_files, open_file
 from ludus.envs.check import Finding
 from ludus.errors import DataError, did_you_mean
+from ludus.ranges import check_fields
 
 _FORMATS = (libero, minari, d4rl)
 _SKIP_HINT = " --data.skip-bad leaves such episodes out."
@@ -88,7 +89,7 @@ class DataSummary:
 
 def scan(config: DataConfig, observe: Observe | None = None) -> DataSummary:
     """Reads and checks everything but images; `observe` is shown each good episode."""
-    _check(config)
+    check_fields(config, "data.")
     files, problems = _describe_files(config), _Problems(config.skip_bad)
     common = _common_form(config, problems.ignore)
     summary = DataSummary([info for info, _ in files], common.obs)
@@ -108,7 +109,7 @@ def scan(config: DataConfig, observe: Observe | None = None) -> DataSummary:
 
 def read_episodes(config: DataConfig) -> Iterator[Episode]:
     """The episodes, file by file, each file's in natural order (demo_2 before demo_10)."""
-    _check(config)
+    check_fields(config, "data.")
     problems, given = _Problems(config.skip_bad), 0
     common = _common_form(config, problems.ignore)
     for demo in _demos(config, problems):
@@ -123,13 +124,6 @@ def read_episodes(config: DataConfig) -> Iterator[Episode]:
     problems.raise_if_nothing(given)
     if problems.noted:
         warnings.warn(f"{problems.count}; the first: {problems.noted[0]}", RuntimeWarning, stacklevel=2)
-
-
-def _check(config: DataConfig) -> None:
-    if config.image_size < 0:
-        raise DataError(f"--data.image-size is {config.image_size}; it must be 0 (as they are) or a size.")
-    if not 0 <= config.held_out < 1:
-        raise DataError(f"--data.held-out is {config.held_out}; it must be at least 0 and less than 1.")
 
 
 # Bad data -----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from typing import Any
 
 import torch
 
@@ -16,6 +17,7 @@ from ludus.envs.locomotion import LocomotionConfig, make_locomotion
 from ludus.envs.mettagrid import MettagridConfig, make_mettagrid
 from ludus.envs.pettingzoo import PettingZooConfig, make_pettingzoo
 from ludus.envs.vec import VecEnv
+from ludus.ranges import check_fields
 
 EnvConfig = (
     KukaConfig
@@ -50,6 +52,8 @@ def make_vec_env(
     Environments that are written in torch live on `device`, and MuJoCo tasks if MuJoCo Warp simulates them; the
     others stay on the CPU.
     """
+    asked: dict[str, Any] = {"num_envs": num_envs}
+    check_fields(dataclasses.replace(config, **asked), "env.")
     match config:
         case KukaConfig():
             return KukaPickPlace(config, num_envs, config.threads or available_cores(), evaluation, device)

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 import torch
@@ -11,6 +11,7 @@ import torch
 from ludus.envs.importing import find_callable
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, EnvError, LudusError
+from ludus.ranges import MOST_ENVS, Range
 
 _ATTRIBUTES = ("name", "num_rows", "obs_space", "action_space", "device")
 _ACTION_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete)
@@ -22,7 +23,7 @@ class VecConfig:
 
     factory: str = ""
     """The module and the callable there that makes it: "my_module:make_env"."""
-    num_envs: int = 64
+    num_envs: Annotated[int, Range(1, MOST_ENVS)] = 64
     """Environments that step together."""
     kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
     """Passed to the callable. A configuration file or a program may give any values."""
@@ -35,8 +36,6 @@ class VecConfig:
 
 def make_custom(config: VecConfig, num_envs: int, device: torch.device | str, evaluation: bool) -> VecEnv:
     """A group of `num_envs` environments. The callable is told `device` and `evaluation` if it names them."""
-    if num_envs < 1:
-        raise ConfigError("A group needs num_envs >= 1.")
     factory = find_env_factory(config.factory)
     arguments = _arguments(factory, config, num_envs, torch.device(device), evaluation)
     try:

@@ -13,8 +13,8 @@ wait for a value. Three ideas keep the calls few:
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.errors import ConfigError
+from ludus.ranges import MOST_ENVS, Range, check_fields
 
 NUM_ACTIONS = 5  # stay, north, east, south, west
 FREE, WALL, RED, BLUE = range(4)  # what is in a cell
@@ -40,21 +41,21 @@ MIN_CARD_BITS, MAX_CARD_BITS, DECK_CELLS = 10, 13, 2**19  # fewer cards for maps
 class ForageConfig:
     """Gather berries of the colour that pays. It is shown only at first: remember it."""
 
-    num_envs: int = 128
+    num_envs: Annotated[int, Range(1, MOST_ENVS)] = 128
     """Maps trained on at once; each has `agents` rows."""
-    agents: int = 4
+    agents: Annotated[int, Range(1, 4_096)] = 4
     """Agents that share a map."""
-    width: int = 9
+    width: Annotated[int, Range(3, 1_024)] = 9
     """Cells from west to east, with the border wall."""
-    height: int = 9
+    height: Annotated[int, Range(3, 1_024)] = 9
     """Cells from north to south, with the border wall."""
-    window: int = 5
+    window: Annotated[int, Range(1, 255)] = 5
     """Side of the square an agent sees, itself in the middle; odd."""
-    berries: int = 8
+    berries: Annotated[int, Range(1, MOST_ENVS)] = 8
     """Berries of each colour on a map."""
-    episode_length: int = 32
+    episode_length: Annotated[int, Range(1, 1_000_000)] = 32
     """Steps of an episode."""
-    cue_length: int = 6
+    cue_length: Annotated[int, Range(0, 1_000_000)] = 6
     """Steps at the start of an episode during which the paying colour is shown."""
     map: Literal["open", "pillars", "rooms"] = "open"
     """Walls inside the border: none, single pillars, or four rooms with doors."""
@@ -318,20 +319,20 @@ def _worth_table(config: ForageConfig, kinds: np.ndarray) -> np.ndarray:
 
 
 def _validate(config: ForageConfig, num_envs: int) -> None:
-    if config.map not in ("open", "pillars", "rooms"):
-        raise ConfigError(f"--env.map is {config.map!r}; it must be open, pillars or rooms.")
-    side = 3 if config.map == "open" else 5
-    smallest = {"agents": 1, "width": side, "height": side, "window": 1, "berries": 1, "cue_length": 0}
-    smallest |= {"num_envs": 1, "episode_length": 2 if config.swap else 1}
+    """What goes together; the range of each number stands beside its field."""
+    check_fields(replace(config, num_envs=num_envs), "env.")
+    smallest = {"width": 5, "height": 5} if config.map != "open" else {}
+    smallest |= {"episode_length": 2} if config.swap else {}
     for name, low in smallest.items():
-        value = num_envs if name == "num_envs" else getattr(config, name)
-        if value < low:
-            raise ConfigError(f"--env.{name} is {value}; it must be at least {low}.")
+        if getattr(config, name) < low:
+            why = "with --env.swap" if name == "episode_length" else f"with --env.map {config.map}"
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--env.{flag} is {getattr(config, name)}; it must be at least {low} {why}.")
     if config.window % 2 == 0:
         raise ConfigError(f"--env.window is {config.window}; it must be odd, so that the agent is in the middle.")
     if config.cue_length > config.episode_length:
         raise ConfigError(
-            f"--env.cue_length is {config.cue_length}; an episode has {config.episode_length} steps."
+            f"--env.cue-length is {config.cue_length}; an episode has {config.episode_length} steps."
         )
     free = int((~wall_map(config)).sum())
     if 2 * config.berries + config.agents > free:

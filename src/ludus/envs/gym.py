@@ -6,7 +6,7 @@ With `workers` the same environments run in processes of their own (`gym_workers
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 import mujoco
@@ -21,6 +21,7 @@ from ludus.envs.gym_rows import Rows
 from ludus.envs.importing import import_module_of
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.errors import CheckpointError, ConfigError, did_you_mean
+from ludus.ranges import MOST_ENVS, MOST_THREADS, Range
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,11 @@ class GymConfig:
 
     id: str = "CartPole-v1"
     """Its registered id. "my_package:MyEnv-v0" imports my_package first."""
-    num_envs: int = 8
+    num_envs: Annotated[int, Range(1, MOST_ENVS)] = 8
     """Environments that step together."""
-    workers: int = 0
+    workers: Annotated[int, Range(0, MOST_THREADS)] = 0
     """Processes that step them; 0: this one. Worth it from about 100 µs a step."""
-    max_steps: int = 0
+    max_steps: Annotated[int, Range(0, 10**9)] = 0
     """Steps after which an episode is truncated; 0: the environment's own limit."""
     kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
     """Passed to gymnasium.make. A configuration file or a program may give any values."""
@@ -47,8 +48,6 @@ class GymConfig:
 
 def make_gym(config: GymConfig, num_envs: int) -> VecEnv:
     """A group of `num_envs` environments."""
-    if num_envs < 1 or config.workers < 0 or config.max_steps < 0:
-        raise ConfigError("A Gymnasium group needs num_envs >= 1, workers >= 0 and max_steps >= 0.")
     module = config.id.rpartition(":")[0]
     recipe = GymRecipe(f"gym:{config.id}", module, find_spec(config.id), config.max_steps, dict(config.kwargs))
     if config.workers == 0:

@@ -1,4 +1,4 @@
-"""What a policy sees of a Gymnasium environment's spaces: flat float32 vectors, images, numbers from 0."""
+"""What a policy sees of a Gymnasium environment's spaces: flat float32 vectors, images, numbered choices."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ class Spaces(NamedTuple):
     """What a policy sees of an environment's spaces, and the ways there and back."""
 
     obs: spaces.Box  # of one row: a float32 vector, or a uint8 image as it is
-    action: ActionSpace  # of one row: a flat vector, or numbers from 0
+    action: ActionSpace  # of one row: a flat vector, or choices, numbered as the environment numbers them
     to_row: Callable[[Any], np.ndarray] | None  # an environment's observation → a row; None: it is one
     to_env: Callable[[np.ndarray], Sequence[Any]]  # [rows, ...] actions → one for each row, as it takes it
 
@@ -40,11 +40,10 @@ def _adapt_obs(space: gym.Space, name: str) -> tuple[spaces.Box, Callable[[Any],
 
 def _adapt_action(space: gym.Space, name: str) -> tuple[ActionSpace, Callable[[np.ndarray], Sequence[Any]]]:
     if isinstance(space, spaces.Discrete):
-        start = int(space.start)
-        to_env = (lambda action: (action + start).tolist()) if start else np.ndarray.tolist
-        return spaces.Discrete(int(space.n)), to_env
+        return spaces.Discrete(int(space.n), start=int(space.start)), np.ndarray.tolist
     if isinstance(space, spaces.MultiDiscrete):
-        return spaces.MultiDiscrete(space.nvec.reshape(-1)), lambda action: _choices(space, action)
+        flat = spaces.MultiDiscrete(space.nvec.reshape(-1), start=space.start.reshape(-1))
+        return flat, lambda action: _choices(space, action)
     if isinstance(space, spaces.Box):
         return _float_box(space), lambda action: _bounded(space, action)
     raise ConfigError(f"{name} acts in {space}; Ludus can act in Box, Discrete and MultiDiscrete spaces.")
@@ -52,7 +51,7 @@ def _adapt_action(space: gym.Space, name: str) -> tuple[ActionSpace, Callable[[n
 
 # Both make new arrays at every call: an environment may keep the action it was given.
 def _choices(space: spaces.MultiDiscrete, action: np.ndarray) -> list[np.ndarray]:
-    return list(action.reshape(-1, *space.shape).astype(space.dtype) + space.start)
+    return list(action.reshape(-1, *space.shape).astype(space.dtype))
 
 
 def _bounded(space: spaces.Box, action: np.ndarray) -> list[np.ndarray]:

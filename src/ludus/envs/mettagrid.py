@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -23,6 +23,7 @@ from ludus.envs.gym import check_fits
 from ludus.envs.gym_block import warn_inexact
 from ludus.envs.vec import State, Step, VecEnv, derive_seed
 from ludus.errors import CheckpointError, ConfigError, EnvError, did_you_mean
+from ludus.ranges import MOST_ENVS, Range
 
 VERSION = "0.26.22"  # its interface changes every few weeks, so one version is meant
 _INSTALL = "pip install 'ludus[mettagrid]' (Python 3.11 or 3.12)"
@@ -36,11 +37,11 @@ class MettagridConfig:
 
     task: str = "navigation"
     """navigation, assembly or arena."""
-    num_envs: int = 16
+    num_envs: Annotated[int, Range(1, MOST_ENVS)] = 16
     """Worlds that step together. Each has several agents, and each agent is a row."""
-    agents: int = 0
+    agents: Annotated[int, Range(0, 4_096)] = 0
     """Agents in each world; 0: the task's own number."""
-    max_steps: int = 0
+    max_steps: Annotated[int, Range(0, 10**9)] = 0
     """Steps of an episode; 0: the task's own number."""
     observation: Literal["planes", "tokens"] = "planes"
     """Maps of what is around the agent, or the engine's own list of tokens."""
@@ -48,8 +49,6 @@ class MettagridConfig:
 
 def make_mettagrid(config: MettagridConfig, num_envs: int) -> VecEnv:
     """A group of `num_envs` worlds."""
-    if num_envs < 1 or config.agents < 0 or config.max_steps < 0:
-        raise ConfigError("A mettagrid group needs num_envs >= 1, agents >= 0 and max_steps >= 0.")
     task = find_task(config.task)
     world = task.build(config.agents or task.agents)
     world.game.max_steps = config.max_steps or world.game.max_steps

@@ -9,7 +9,7 @@ import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from ludus.envs.gym import BlockVecEnv
 from ludus.envs.gym_block import NO_LIMIT, EnvRaisedError
@@ -18,6 +18,7 @@ from ludus.envs.importing import find_callable, import_module_of
 from ludus.envs.pettingzoo_block import ParallelBlock
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, did_you_mean
+from ludus.ranges import MOST_ENVS, MOST_THREADS, Range
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,11 @@ class PettingZooConfig:
     id: str = ""
     """Its module and the callable there that makes it, "my_module:make" (if none is named, parallel_env); or the
     registered name, "butterfly/pistonball-v6"."""
-    num_envs: int = 8
+    num_envs: Annotated[int, Range(1, MOST_ENVS)] = 8
     """Environments that step together. Each has a row for every agent."""
-    workers: int = 0
+    workers: Annotated[int, Range(0, MOST_THREADS)] = 0
     """Processes that step them; 0: this one. Worth it from about 100 µs a step."""
-    max_steps: int = 0
+    max_steps: Annotated[int, Range(0, 10**9)] = 0
     """Steps after which all agents are truncated; 0: the environment's own limit."""
     kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
     """Passed to the callable. A configuration file or a program may give any values."""
@@ -49,8 +50,6 @@ class PettingZooConfig:
 
 def make_pettingzoo(config: PettingZooConfig, num_envs: int) -> VecEnv:
     """A group of `num_envs` environments."""
-    if num_envs < 1 or config.workers < 0 or config.max_steps < 0:
-        raise ConfigError("A PettingZoo group needs num_envs >= 1, workers >= 0 and max_steps >= 0.")
     recipe = ParallelRecipe(f"pettingzoo:{config.id}", config.id, config.max_steps, dict(config.kwargs))
     if config.workers == 0:
         return PettingZooVecEnv(recipe, num_envs)

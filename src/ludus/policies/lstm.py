@@ -19,7 +19,7 @@ _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 class StepViews(NamedTuple):
-    """One step of a pass, on a CPU: making these views anew each time would cost as much as a small network."""
+    """One step of a pass without kernels: making these views anew would cost as much as a small network."""
 
     gates: Tensor  # [n, 4 H] i, f, o, g
     squashed: Tensor  # i, f, o
@@ -42,13 +42,13 @@ class Space:
     """Room for a pass over n segments of T steps, kept for the next: fresh large tensors would cost too much."""
 
     def __init__(self, steps: int, n: int, size: int, like: Tensor) -> None:
-        on_cpu = like.device.type == "cpu"
-        widths = (4, 4, 1, 1, 1 if on_cpu else 0)
+        plain = not _kernels_for(like)
+        widths = (4, 4, 1, 1, 1 if plain else 0)
         with torch.inference_mode(False):  # usable in any mode
             self.gates, self.grad_gates, self.h, self.c, self.tanh_c = (
                 torch.empty((steps, n, width * size), dtype=like.dtype, device=like.device) for width in widths
             )
-        self.steps = [self._views(t, size) for t in range(steps)] if on_cpu else []
+        self.steps = [self._views(t, size) for t in range(steps)] if plain else []
 
     def _views(self, t: int, size: int) -> StepViews:
         gates, grad_gates = self.gates[t], self.grad_gates[t]
@@ -96,7 +96,7 @@ class LSTM(nn.Module):
         self.weight_x = nn.Parameter(torch.empty(4 * size, inputs))
         self.weight_h = nn.Parameter(torch.empty(4 * size, size))
         self.bias = nn.Parameter(torch.empty(4 * size))
-        self._spaces: dict[tuple[int, int, torch.dtype, torch.device], Space] = {}
+        self._spaces: dict[tuple[int, int, torch.dtype, torch.device, bool], Space] = {}
         self._initialise(forget_bias)
 
     def _initialise(self, forget_bias: float) -> None:
@@ -131,7 +131,7 @@ class LSTM(nn.Module):
         """[T · n, inputs] time first, [n, 2 H] before the first step, [T, n]."""
         h0, c0 = state.split(self.size, dim=1)
         space = self._space(keep.shape[0], keep.shape[1], x)
-        done = Run(x, h0, c0, keep, _resets(keep), space)
+        done = Run(x, h0, c0, keep, [] if _kernels_for(x) else _resets(keep), space)
         torch.mm(x, self.weight_x.t(), out=space.gates.flatten(0, 1)).add_(self.bias)
         if _kernels_for(x):
             from ludus.policies import lstm_triton
@@ -194,7 +194,7 @@ class LSTM(nn.Module):
                 dh *= keep
 
     def _space(self, steps: int, n: int, x: Tensor) -> Space:
-        key = (steps, n, x.dtype, x.device)
+        key = (steps, n, x.dtype, x.device, _kernels_for(x))
         if key not in self._spaces:
             self._spaces[key] = Space(steps, n, self.size, x)
         return self._spaces[key]
@@ -202,14 +202,18 @@ class LSTM(nn.Module):
 
 def _resets(keep: Tensor) -> list[Tensor | None]:
     if keep.device.type != "cpu":
-        return []  # asking would wait for the device; the kernels multiply by `keep` at every step
+        return list(keep[..., None].unbind())  # asking would wait for the device
     any_reset = (keep == 0).any(1).tolist()
     return [step if reset else None for step, reset in zip(keep[..., None].unbind(), any_reset, strict=True)]
 
 
 def _kernels_for(x: Tensor) -> bool:
-    """On a GPU the recurrence runs in kernels of its own, which autograd does not see."""
-    return _HAS_TRITON and x.is_cuda and x.dtype == torch.float32 and not torch.is_grad_enabled()
+    """On a GPU the recurrence runs in kernels of its own, which autograd does not see; else step by step."""
+    return has_kernels(x.device) and x.dtype == torch.float32 and not torch.is_grad_enabled()
+
+
+def has_kernels(device: torch.device) -> bool:
+    return _HAS_TRITON and device.type == "cuda"
 
 
 def _precision() -> Literal["float32", "tf32", "bf16"]:

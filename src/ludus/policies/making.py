@@ -34,4 +34,4 @@ def policy_from(description: dict[str, Any]) -> Policy:
     obs_space, action_space = (space_from(description[k]) for k in ("obs_space", "action_space"))
     if description["kind"] == ActorCritic.kind:
         return ActorCritic(obs_space, action_space, PolicyConfig(**config))
-    return ReplayPolicy(description["kind"], obs_space, action_space, PolicyConfig(**config))
+    return ReplayPolicy(description["kind"], obs_space, action_space, PolicyConfig(**config))  # refuses others

@@ -81,6 +81,7 @@ def through_activation(activation: Activation, gradient: Tensor, output: Tensor)
         return backward.tanh_backward.grad_input(gradient, output, grad_input=gradient)
     if activation == "relu":
         return backward.threshold_backward.grad_input(gradient, output, 0.0, grad_input=gradient)
+    assert activation == "elu", f"the gradient of {activation!r} is not known"
     return backward.elu_backward.grad_input(gradient, 1.0, 1.0, 1.0, True, output, grad_input=gradient)
 
 

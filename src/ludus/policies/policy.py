@@ -1,7 +1,7 @@
 """The policy: normaliser → encoder → (memory) → head. It carries all that is needed to act."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -14,25 +14,26 @@ from ludus.policies.heads import Head
 from ludus.policies.lstm import LSTM
 from ludus.policies.mlp import MLP, Activation
 from ludus.policies.normalizer import ObsNormalizer
+from ludus.ranges import LAYERS, WIDEST_LAYER, Range, check_fields
 
 
 @dataclass(frozen=True)
 class PolicyConfig:
     """The networks."""
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: Annotated[tuple[int, ...], LAYERS] = (64, 64)
     """Widths of the hidden layers."""
     activation: Activation = "tanh"
     """Non-linearity between layers."""
     memory: Literal["none", "lstm"] = "none"
     """What the policy remembers of an episode: nothing, or an LSTM's state between the layers and the heads."""
-    memory_size: int = 128
+    memory_size: Annotated[int, Range(1, WIDEST_LAYER)] = 128
     """Width of the memory."""
-    forget_bias: float = 1.0
+    forget_bias: Annotated[float, Range(-100, 100)] = 1.0
     """How long an untrained memory holds what it saw: with 1 some steps, with 4 about a hundred."""
     shared_trunk: bool = False
     """One encoder for actor and critic instead of one each; always so with a memory."""
-    initial_std: float = 1.0
+    initial_std: Annotated[float, Range(above=0, most=100)] = 1.0
     """Spread of a continuous policy at the start, where 1 is half of the action range."""
     learn_std: bool = True
     """Learn that spread; off, it stays as it is (ppo.std_final may still lower it)."""
@@ -52,6 +53,7 @@ class Policy(nn.Module):
 
     def __init__(self, obs_space: gym.spaces.Box, action_space: ActionSpace, config: PolicyConfig) -> None:
         super().__init__()
+        check_fields(config, "policy.")  # here, because a checkpoint describes its own
         self.obs_space, self.action_space, self.config = obs_space, action_space, config
         size = int(np.prod(obs_space.shape))
         self.normalizer = ObsNormalizer((size,)) if config.normalize_obs else None
@@ -175,4 +177,6 @@ def space_from(description: dict[str, Any]) -> Any:
         return gym.spaces.Box(low, high, tuple(description["shape"]), dtype.type)
     if description["kind"] == "Discrete":
         return gym.spaces.Discrete(description["n"], start=description["start"])
-    return gym.spaces.MultiDiscrete(description["nvec"], start=description["start"])
+    if description["kind"] == "MultiDiscrete":
+        return gym.spaces.MultiDiscrete(description["nvec"], start=description["start"])
+    raise LudusError(f"There is no space {description['kind']!r}; Box, Discrete and MultiDiscrete are known.")

@@ -121,10 +121,13 @@ class GreedyHead(Head):
 
 
 ReplayHead = SquashedHead | DeterministicHead | GreedyHead
+REPLAY_KINDS = ("sac", "td3", "dqn")
 
 
 def make_replay_head(kind: str, space: ActionSpace, features: int) -> ReplayHead:
     """The head of "sac", "td3" or "dqn"."""
+    if kind not in REPLAY_KINDS:
+        raise ConfigError(f"No policy learns by {kind!r} from a replay; {', '.join(REPLAY_KINDS)} do.")
     if kind == "dqn":
         if not isinstance(space, gym.spaces.Discrete):
             others = "sac, td3 or ppo" if isinstance(space, gym.spaces.Box) else "ppo"

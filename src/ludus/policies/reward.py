@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ludus.policies.mlp import MLP, Dense
 from ludus.policies.normalizer import REPLAY_LIMITS, ObsNormalizer
 from ludus.policies.vision import EncoderKind, is_image, make_encoder
+from ludus.ranges import LARGEST_SEED, LAYERS, WIDEST_LAYER, Range, check_fields
 
 Obs = Mapping[str, Tensor]
 ObsShapes = Mapping[str, tuple[tuple[int, ...], Any]]
@@ -23,12 +24,12 @@ _CHUNK = 256  # frames encoded at once where a whole episode is read
 class RewardModelConfig:
     """The reward network."""
 
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: Annotated[tuple[int, ...], LAYERS] = (256, 256)
     encoder: EncoderKind = "conv"
-    image_features: int = 64
+    image_features: Annotated[int, Range(1, WIDEST_LAYER)] = 64
     progress: bool = False
     success: bool = False
-    seed: int = 0
+    seed: Annotated[int, Range(0, LARGEST_SEED)] = 0
 
 
 class RewardPass(NamedTuple):
@@ -52,6 +53,7 @@ class RewardModel(nn.Module):
 
     def __init__(self, obs: ObsShapes, action_size: int, discrete: bool, config: RewardModelConfig) -> None:
         super().__init__()
+        check_fields(config, "reward.")  # here, because a checkpoint describes its own
         self.obs = {name: (tuple(shape), _dtype_name(dtype)) for name, (shape, dtype) in obs.items()}
         self.action_size, self.discrete, self.config = action_size, discrete, config
         self.cameras = [name for name, spec in self.obs.items() if is_image(*spec)]

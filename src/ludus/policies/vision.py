@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ludus.errors import ConfigError
+
 EncoderKind = Literal["conv", "frozen"]
 _SMALL = 64  # pixels; a larger picture is first shrunk by four, a smaller by two
 
@@ -88,7 +90,11 @@ class FrozenEncoder(nn.Module):
 
 
 def make_encoder(kind: EncoderKind, shape: tuple[int, ...], features: int, seed: int) -> nn.Module:
-    return ConvEncoder(shape, features) if kind == "conv" else FrozenEncoder(shape, features, seed)
+    if kind == "conv":
+        return ConvEncoder(shape, features)
+    if kind == "frozen":
+        return FrozenEncoder(shape, features, seed)
+    raise ConfigError(f"There is no encoder of pictures {kind!r}; conv and frozen are known.")
 
 
 def to_float(images: Tensor) -> Tensor:

@@ -127,6 +127,7 @@ class Collector:
         """Step until the segments of update 0, 1, … are complete, and return them."""
         steps = self.schedule.end(update) - self.buffer.time
         self._draw_noise(steps)
+        self._forget_final_values(steps)
         start = time.perf_counter()
         if self._on_device:
             self._collect_on_device(steps, on_step)
@@ -138,6 +139,16 @@ class Collector:
         if self._on_device:  # the check has waited for the device: acting and simulating cannot be told apart
             self.timing.act += time.perf_counter() - start
         return segments
+
+    def _forget_final_values(self, steps: int) -> None:
+        """Where episodes never run out of time nobody writes final values, but `_begin_anew` may have."""
+        if self.schedule.aligned:
+            return
+        columns = torch.arange(self.buffer.time, self.buffer.time + steps, device=self.buffer.device)
+        for group in self.groups:
+            if not group.env.truncates:
+                written = self.buffer.track.final_value[:, group.rows]
+                written.index_fill_(0, columns % self.buffer.columns, 0.0)
 
     def _draw_noise(self, steps: int) -> None:
         self._noise[:steps] = self.policy.head.noise((steps, self.schedule.rows), self.generator)

@@ -32,6 +32,11 @@ class Job(ABC):
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
         """Iteration 0, 1, …, when `progress` (0 to 1) of the training is done; returns what it measured."""
 
+    @property
+    def judged_batches(self) -> int:
+        """How many gradient steps `train/skipped_updates` is of: where nobody waits, all of the cycle so far."""
+        return self.plan.batches_per_iteration
+
     @abstractmethod
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
         """How good what was learned is; empty when interrupted."""

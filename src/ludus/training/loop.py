@@ -424,11 +424,11 @@ class Trainer:
                 )
 
     def _healthy(self, metrics: dict[str, Tensor]) -> bool:
-        """False when the updates of this iteration did no good at all; its data are then kept for inspection."""
+        """False when the updates asked about did no good at all; what they learned from is kept for inspection."""
         skipped = int(metrics.get("train/skipped_updates", 0))
         if skipped == 0:
             return True
-        if skipped < self.plan.batches_per_iteration / 2 and self._weights_finite():
+        if skipped < self.job.judged_batches / 2 and self._weights_finite():
             self.console.warning(f"{skipped} gradients were not finite and were skipped (step {self.step:,}).")
             return True
         path = self.run_dir / "nan_dump" / f"step_{self.step:09d}.safetensors"

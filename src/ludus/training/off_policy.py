@@ -55,7 +55,7 @@ class OffPolicyJob(ReplayJob):
 
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
         self.collector.set_progress(progress)
-        self.learner.agent.set_progress(progress)
+        self.learner.agent.set_progress(progress, self.collector.actor.policy.head)
         done, warmup, steps = number * self.plan.steps_per_iteration, self.config.replay.warmup, self._steps
         self.collector.collect(steps, done < warmup, lambda t: show((t + 1) / steps, 0))
         self._collected = done + self.plan.steps_per_iteration

@@ -79,6 +79,9 @@ class OfflineJob(ReplayJob):
         policy: ReplayPolicy = self._policy_of_data
         obs = torch.from_numpy(vector_of(episode, self._keys)).view(-1, *policy.obs_space.shape)
         action = policy.head.from_env(torch.from_numpy(episode.action).to(policy.device))
+        if isinstance(policy.head, GreedyHead) and float(action.min()) < 0:
+            lowest = int(action.min()) + policy.head.start
+            raise ConfigError(f"A recorded action is {lowest}, which is none of {policy.action_space}.")
         return {"obs": obs}, action.cpu()
 
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:

@@ -151,17 +151,19 @@ class _LaggingCopy:
     """Environments on the CPU, learning on a GPU: a copy acts here while the GPU goes on learning.
 
     It is one iteration behind. Asking for the newest weights would wait for all updates under way, and neither
-    environments nor GPU would do anything while the other works.
+    environments nor GPU would do anything while the other works. How much it explores is not behind: that its
+    agent tells it.
     """
 
     def __init__(self, policy: ReplayPolicy, device: torch.device) -> None:
-        self._source = [*policy.parameters(), *policy.buffers()]
+        self._source = _learned(policy)
         self.policy = copy.deepcopy(policy).to(device)
-        self._copies = [*self.policy.parameters(), *self.policy.buffers()]
+        self._copies = _learned(self.policy)
+        on_gpu = policy.device.type == "cuda"
         self._on_the_way: list[list[Tensor]] = [
-            [torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for t in self._source] for _ in range(2)
+            [torch.empty(t.shape, dtype=t.dtype, pin_memory=on_gpu) for t in self._source] for _ in range(2)
         ]
-        self._arrived = [torch.cuda.Event() for _ in range(2)]
+        self._arrived = [torch.cuda.Event() for _ in range(2)] if on_gpu else []
         self._noted = 0
         self.note()
         self.note()
@@ -171,15 +173,23 @@ class _LaggingCopy:
         place = self._noted % 2
         for host, source in zip(self._on_the_way[place], self._source, strict=True):
             host.copy_(source.detach(), non_blocking=True)
-        self._arrived[place].record()
+        if self._arrived:
+            self._arrived[place].record()
         self._noted += 1
 
     def newest(self) -> ReplayPolicy:
         place = self._noted % 2  # the older of the two
-        self._arrived[place].synchronize()
+        if self._arrived:
+            self._arrived[place].synchronize()
         for here, host in zip(self._copies, self._on_the_way[place], strict=True):
             here.data.copy_(host)
         return self.policy
+
+
+def _learned(policy: ReplayPolicy) -> list[Tensor]:
+    """All that learning changes: not what a schedule says of exploring."""
+    buffers = [tensor for name, tensor in policy.named_buffers() if name != "head.epsilon"]
+    return [*policy.parameters(), *buffers]
 
 
 def _refuse_non_finite(given: dict[str, Tensor], name: str) -> None:

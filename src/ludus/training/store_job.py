@@ -39,7 +39,7 @@ class StoreJob(Job):
         self._means = Means()
         self._losses: list[Tensor] = []  # of the batches since the last call of `take_batch_losses`
         self._rate_factor = 1.0
-        self._skipped = torch.zeros((), device=device)  # gradient steps of the cycle that were not finite
+        self._judge_anew()
 
     def _learn(self, on_batch: Callable[[int], None]) -> dict[str, Tensor]:
         """The batches of an iteration."""
@@ -49,14 +49,23 @@ class StoreJob(Job):
             self._losses.append(self.batches.reward_losses.clone())
         self._means.add(metrics)
         if not self.waits:  # asked once a cycle: of all its iterations
+            self._tried += self.plan.batches_per_iteration
             self._skipped = self._skipped + metrics["train/skipped_updates"]
             metrics["train/skipped_updates"] = self._skipped
         self.timing.learn += time.perf_counter() - started
         return metrics
 
+    def _judge_anew(self) -> None:
+        self._skipped = torch.zeros((), device=self.device)  # gradient steps of the cycle that were not finite
+        self._tried = 0  # all of them
+
+    @property
+    def judged_batches(self) -> int:
+        return super().judged_batches if self.waits else self._tried
+
     def cycle_metrics(self) -> dict[str, float]:
         store = self.store
-        self._skipped = torch.zeros((), device=self.device)
+        self._judge_anew()
         seen = {"Episodes": store.total_episodes_added, "Timesteps": store.steps + store.open_steps}
         return {**self._means.take(), **(seen if self.tabulated else {})}
 
@@ -98,6 +107,7 @@ class StoreJob(Job):
         self._means.load_state(state["means"])
         self.set_rate_factor(state["rate_factor"])
         self._losses = []
+        self._judge_anew()
         return True
 
     # Before it starts ---------------------------------------------------------------------------

@@ -1,32 +1,34 @@
 """Settings of the humanoid's tasks."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from ludus.ranges import MOST_ENVS, MOST_THREADS, SHARE, Range
 
 
 @dataclass(frozen=True)
 class TrackingReward:
     """What following the reference is worth: a sum of weight · exp(−sharpness · squared error), at most 1."""
 
-    position: float = 0.5
+    position: Annotated[float, Range(0)] = 0.5
     """Weight of the bodies' places."""
-    position_sharpness: float = 100.0
+    position_sharpness: Annotated[float, Range(0)] = 100.0
     """Per square metre, of the mean over bodies."""
-    pose: float = 0.25
+    pose: Annotated[float, Range(0)] = 0.25
     """Weight of the joints' angles and the root's rotation."""
-    pose_sharpness: float = 5.0
+    pose_sharpness: Annotated[float, Range(0)] = 5.0
     """Per square radian, of the mean over joints."""
-    root_sharpness: float = 2.0
+    root_sharpness: Annotated[float, Range(0)] = 2.0
     """Per square radian, of the root's rotation; in the same exponent."""
-    velocity: float = 0.1
+    velocity: Annotated[float, Range(0)] = 0.1
     """Weight of the joints' velocities."""
-    velocity_sharpness: float = 0.1
+    velocity_sharpness: Annotated[float, Range(0)] = 0.1
     """Per (rad/s)², of the mean over joints."""
-    root_velocity: float = 0.15
+    root_velocity: Annotated[float, Range(0)] = 0.15
     """Weight of the root's velocity."""
-    root_velocity_sharpness: float = 2.0
+    root_velocity_sharpness: Annotated[float, Range(0)] = 2.0
     """Per (m/s)²."""
-    power: float = 0.0
+    power: Annotated[float, Range(0)] = 0.0
     """Cost of the motors' mechanical power, per kilowatt."""
 
 
@@ -34,9 +36,9 @@ class TrackingReward:
 class HumanoidConfig:
     """A humanoid that imitates clips of motion."""
 
-    num_envs: int = 64
+    num_envs: Annotated[int, Range(1, MOST_ENVS)] = 64
     """Simulations trained on at once."""
-    threads: int = 0
+    threads: Annotated[int, Range(0, MOST_THREADS)] = 0
     """Simulation threads of each group; 0 uses every core."""
     simulator: Literal["auto", "threads", "warp"] = "auto"
     """auto: MuJoCo Warp for groups of 512 or more on a GPU, where it is installed, else CPU threads."""
@@ -44,29 +46,29 @@ class HumanoidConfig:
     """What to imitate: names, files or folders, with commas between; all: the clips that ship with Ludus."""
     goal: Literal["track", "speed"] = "track"
     """track: follow a clip pose by pose. speed: move forward at a speed that is asked for, in any way."""
-    speed: tuple[float, ...] = (0.8, 1.6)
+    speed: Annotated[tuple[float, ...], Range(0, 100, longest=2)] = (0.8, 1.6)
     """m/s, the slowest and the fastest that is asked for; of goal speed."""
     actions: Literal["residual", "absolute"] = "residual"
     """What actions are added to: the reference's pose one step ahead, or always the mean pose of the clips."""
-    action_scale: float = 0.5
+    action_scale: Annotated[float, Range(above=0, most=100)] = 0.5
     """rad that an action of 1 adds."""
-    future: tuple[int, ...] = (1,)
+    future: Annotated[tuple[int, ...], Range(1, 10_000, longest=256)] = (1,)
     """Which of the coming frames of the reference are seen, in control steps ahead."""
-    max_steps: int = 300
+    max_steps: Annotated[int, Range(1, 100_000)] = 300
     """Time limit of an episode, in control steps of 1/30 s."""
-    termination: float = 0.5
+    termination: Annotated[float, Range(above=0, most=1_000_000)] = 0.5
     """m; an episode of training ends when any body is farther from its reference."""
     reward: TrackingReward = field(default_factory=TrackingReward)
     """Of goal track."""
     discriminate: Literal["nothing", "motion", "error"] = "nothing"
     """What a discriminator sees: nothing; windows of motion (AMP); the error of tracking (ADD)."""
-    window: int = 10
+    window: Annotated[int, Range(1, 1_000)] = 10
     """Frames of a window of motion."""
     resample: bool = True
     """After every evaluation, let episodes start more often where it failed; off: all clips alike for ever."""
-    resample_floor: float = 0.1
+    resample_floor: Annotated[float, SHARE] = 0.1
     """Share of the starts that stays spread evenly over the clips, whatever fails."""
-    resample_smoothing: float = 0.5
+    resample_smoothing: Annotated[float, SHARE] = 0.5
     """Weight of the newest evaluation's failures against those before."""
-    eval_starts: int = 8
+    eval_starts: Annotated[int, Range(1, 10_000)] = 8
     """Starts of every looping clip in an evaluation, spread over its cycle; others start at their beginning."""

@@ -1,7 +1,5 @@
 """A group of humanoids, as a configuration asks for it."""
 
-import math
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from ludus.envs.humanoid.speed import SpeedTask
 from ludus.envs.humanoid.task import DT, SUBSTEPS, HumanoidTask
 from ludus.envs.sim import SimulatorChoice, make_simulator, wants_warp
 from ludus.errors import ConfigError
+from ludus.ranges import check_fields
 
 
 def make_humanoid(
@@ -53,25 +52,15 @@ def _clips(versions: tuple[tuple[Path, int, int], ...]) -> tuple[Clip, ...]:
     return tuple(load_all(path for path, *_ in versions))
 
 
-# What each number must be: in words, and as a test of it.
-_RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
-    **dict.fromkeys(("eval_starts", "window", "max_steps"), ("at least 1", lambda value: value >= 1)),
-    **dict.fromkeys(("resample_floor", "resample_smoothing"), ("from 0 to 1", lambda value: 0 <= value <= 1)),
-    **dict.fromkeys(("termination", "action_scale"), ("more than 0", lambda value: 0 < value < math.inf)),
-}
-
-
 def _check(config: HumanoidConfig) -> None:
-    for name, (words, allowed) in _RANGES.items():
-        value = getattr(config, name)
-        if not allowed(value):
-            raise ConfigError(f"--env.{name.replace('_', '-')} is {value}; it must be {words}.")
-    if not config.future or min(config.future) < 1:
+    """What goes together; the range of each number stands beside its field."""
+    check_fields(config, "env.")
+    if not config.future:
         raise ConfigError(f"--env.future is {config.future}; it needs frames from 1 (the next) on.")
     if config.goal == "speed" and (config.discriminate == "error" or config.actions == "residual"):
         raise ConfigError(
             "--env.goal speed follows no clip: take --env.actions absolute, "
             "and --env.discriminate motion, or nothing to be paid for the speed alone."
         )
-    if len(config.speed) != 2 or not 0 <= config.speed[0] <= config.speed[1] < math.inf:
+    if len(config.speed) != 2 or config.speed[0] > config.speed[1]:
         raise ConfigError(f"--env.speed is {config.speed}; it needs the slowest and the fastest, in m/s.")

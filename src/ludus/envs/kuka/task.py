@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import gymnasium as gym
 import mujoco
@@ -12,6 +13,7 @@ from torch import Tensor
 from ludus.envs.kuka.kinematics import joints_for
 from ludus.envs.sim import SimulatorChoice, make_simulator
 from ludus.envs.sim_task import ALL_ROWS, Rows, Score, SimTask
+from ludus.ranges import MOST_ENVS, MOST_THREADS, SHARE, Range
 
 TABLE_TOP = 0.20  # m
 TABLE_CENTER, TABLE_HALF = (0.575, 0.0), (0.20, 0.34)
@@ -39,19 +41,19 @@ FULL_POTENTIAL = 95.0  # of a cube at rest on the middle of the pad, the open ha
 class KukaConfig:
     """The KUKA pick-and-place task."""
 
-    num_envs: int = 128
+    num_envs: Annotated[int, Range(1, MOST_ENVS)] = 128
     """Simulations trained on at once."""
-    threads: int = 0
+    threads: Annotated[int, Range(0, MOST_THREADS)] = 0
     """Simulation threads of each group; 0 uses every core."""
     simulator: SimulatorChoice = "auto"
     """auto: MuJoCo Warp for groups of 512 or more on a GPU, where it is installed, else CPU threads."""
     fixed: bool = False
     """Always start the cube and the pad at the same places instead of anywhere on the table."""
-    assist: float = 0.5
+    assist: Annotated[float, SHARE] = 0.5
     """Share of training episodes that start at the cube or with the cube in the hand."""
-    assist_final: float = 0.25
+    assist_final: Annotated[float, SHARE] = 0.25
     """That share in the last fifth of the training."""
-    max_steps: int = 100
+    max_steps: Annotated[int, Range(1, 10**9)] = 100
     """Time limit of an episode, in control steps of 50 ms."""
 
 

@@ -7,7 +7,7 @@ progress forward minus the cost of control and contact while the body stays heal
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from math import inf, nextafter
-from typing import Literal
+from typing import Annotated, Literal
 
 import gymnasium as gym
 import mujoco
@@ -20,6 +20,7 @@ from ludus.envs.sim import Simulator, SimulatorChoice, make_simulator
 from ludus.envs.sim_task import Rows, Score, SimTask
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, did_you_mean
+from ludus.ranges import MOST_ENVS, MOST_THREADS, Range
 
 
 @dataclass(frozen=True)
@@ -145,13 +146,13 @@ class LocomotionConfig:
 
     task: str = "half-cheetah"
     """Which one: half-cheetah, hopper, walker2d, ant or humanoid."""
-    num_envs: int = 64
+    num_envs: Annotated[int, Range(1, MOST_ENVS)] = 64
     """Environments that step together."""
-    threads: int = 0
+    threads: Annotated[int, Range(0, MOST_THREADS)] = 0
     """Simulation threads of each group; 0 uses every core."""
     simulator: SimulatorChoice = "auto"
     """auto: MuJoCo Warp for groups of 512 or more on a GPU, where it is installed, else CPU threads."""
-    max_steps: int = 1000
+    max_steps: Annotated[int, Range(1, 10**9)] = 1000
     """Steps after which an episode is truncated."""
 
 

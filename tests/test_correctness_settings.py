@@ -1,0 +1,142 @@
+"""Settings at the edges: every number has a range, a user's flag wins or is refused, unknown names are errors."""
+
+import dataclasses
+import math
+import typing
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import ludus
+from ludus.algorithms.adversary import AdversaryConfig
+from ludus.algorithms.agents import make_agent
+from ludus.algorithms.replay_config import DQNConfig, ReplayConfig, SACConfig, TD3Config
+from ludus.config import TrainConfig, apply_overrides, check_values
+from ludus.envs import ENV_KINDS
+from ludus.envs.forage import ForageConfig
+from ludus.errors import ConfigError, LudusError
+from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.making import make_replay_policy, policy_from
+from ludus.policies.policy import PolicyConfig, space_from
+from ludus.policies.replay_heads import make_replay_head
+from ludus.policies.vision import make_encoder
+from ludus.presets import all_presets
+from ludus.ranges import Range
+
+BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+# Ranges ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"ppo.gamma": 1.5}, "--ppo.gamma is 1.5; it must be at most 1."),
+        ({"ppo.gae_lambda": 2.0}, "--ppo.gae-lambda is 2; it must be at most 1."),
+        ({"ppo.max_grad_norm": -1.0}, "--ppo.max-grad-norm is -1; it must be more than 0."),
+        ({"ppo.learning_rate": math.nan}, "--ppo.learning-rate is nan; it must be a finite number."),
+        ({"ppo.clip": math.inf}, "--ppo.clip is inf; it must be a finite number."),
+        ({"replay.polyak": 1.0}, "--replay.polyak is 1; it must be less than 1."),
+        ({"policy.hidden": (8, 0)}, r"--policy.hidden is \(8, 0\); each number must be at least 1."),
+        ({"policy.hidden": (1,) * 65}, "--policy.hidden is .* it may have at most 64 numbers."),
+        ({"policy.hidden": (10**9,)}, r"each number must be at most 65536."),
+        ({"torch_threads": 10**6}, "--torch-threads is 1000000; it must be at most 1024."),
+        ({"env.num_envs": 10**9}, "--env.num-envs is 1000000000; it must be at most 1048576."),
+        ({"seed": 2**63}, "--seed is 9223372036854775808; it must be at most 9223372036854775807."),
+        ({"env.max_steps": 0}, "--env.max-steps is 0; it must be at least 1."),
+        ({"env.assist": 1.5}, "--env.assist is 1.5; it must be at most 1."),
+    ],
+)
+def test_correctness_05_a_number_out_of_its_range_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_values(apply_overrides(TrainConfig(), settings))
+
+
+def test_correctness_05_a_number_of_thousands_of_digits_is_refused_in_a_sentence() -> None:
+    with pytest.raises(ConfigError, match="--seed is a number of thousands of digits; it must be at most"):
+        check_values(apply_overrides(TrainConfig(), {"seed": 1 << 100_000}))
+
+
+def numeric_fields(kind: type, path: str) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        bare = typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
+        if dataclasses.is_dataclass(bare):
+            found += numeric_fields(typing.cast(type, bare), f"{path}{name}.")
+        elif bare in (int, float) or (typing.get_origin(bare) is tuple and int in typing.get_args(bare)):
+            found.append((f"{path}{name}", hint))
+    return found
+
+
+def test_correctness_05_every_number_of_every_configuration_has_a_range_beside_it() -> None:
+    kinds = [(TrainConfig, ""), *((kind, f"env ({name}).") for name, kind in ENV_KINDS.items())]
+    fields = [field for kind, path in kinds for field in numeric_fields(kind, path)]
+    assert len(fields) > 100
+    assert [name for name, hint in fields if not any(isinstance(m, Range) for m in typing.get_args(hint))] == []
+
+
+def test_correctness_05_counts_have_an_end() -> None:
+    """A whole number without one could ask for more than any machine has."""
+    kinds = [(TrainConfig, ""), *((kind, f"env ({name}).") for name, kind in ENV_KINDS.items())]
+    for kind, path in kinds:
+        for name, hint in numeric_fields(kind, path):
+            bare, *marks = typing.get_args(hint)
+            if bare is not float and bare != tuple[float, ...]:
+                assert all(mark.most < math.inf for mark in marks if isinstance(mark, Range)), name
+
+
+def test_correctness_05_every_preset_is_within_the_ranges() -> None:
+    for preset in all_presets().values():
+        check_values(preset.config)
+
+
+def test_correctness_05_environments_are_checked_where_they_are_made() -> None:
+    with pytest.raises(ConfigError, match=r"--env.num-envs is -1; it must be at least 1."):
+        ludus.make_env("gym:CartPole-v1", num_envs=-1)
+    with pytest.raises(ConfigError, match=r"--env.workers is -1; it must be at least 0."):
+        ludus.make_env("gym:CartPole-v1", num_envs=1, workers=-1)
+
+
+# Unknown names --------------------------------------------------------------------------------------
+def test_correctness_10_an_unknown_kind_of_head_policy_agent_encoder_or_space_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"No policy learns by 'crossq' from a replay; sac, td3, dqn do."):
+        make_replay_head("crossq", BOX, 8)
+    with pytest.raises(ConfigError, match="'crossq'"):
+        make_replay_policy("crossq", BOX, BOX, PolicyConfig(), 0)
+    policy = make_replay_policy("td3", BOX, BOX, PolicyConfig(hidden=(4,)), 0)
+    with pytest.raises(ConfigError, match="'a2c'"):
+        policy_from(policy.description() | {"kind": "a2c"})
+    policy.kind = "crossq"
+    with pytest.raises(ConfigError, match="There is no agent for a policy of the kind 'crossq'"):
+        make_agent(policy, ReplayConfig(), SACConfig(), TD3Config(), DQNConfig(), 0)
+    with pytest.raises(ConfigError, match="'resnet'"):
+        make_encoder("resnet", (8, 8, 3), 4, 0)  # type: ignore[arg-type]
+    with pytest.raises(LudusError, match="There is no space 'Text'"):
+        space_from({"kind": "Text"})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"memory": "gru"}, "--policy.memory is 'gru'; it must be 'none' or 'lstm'."),
+        ({"activation": "gelu"}, "--policy.activation is 'gelu'; it must be 'tanh' or 'relu' or 'elu'."),
+        ({"hidden": [10**7]}, "each number must be at most 65536"),
+    ],
+)
+def test_correctness_10_what_a_checkpoint_says_of_its_networks_must_be_known(
+    change: dict[str, Any], message: str
+) -> None:
+    described = ActorCritic(BOX, BOX, PolicyConfig(hidden=(4,))).description()
+    with pytest.raises(ConfigError, match=message):
+        policy_from(described | {"config": described["config"] | change})
+
+
+def test_correctness_10_unknown_choices_in_python_are_errors() -> None:
+    for config in (
+        dataclasses.replace(TrainConfig(), algo="a3c"),  # type: ignore[arg-type]
+        dataclasses.replace(TrainConfig(), adversary=AdversaryConfig(reward="hinge")),  # type: ignore[arg-type]
+        dataclasses.replace(TrainConfig(), env=ForageConfig(map="maze")),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigError, match="it must be"):
+            check_values(config)
