@@ -430,7 +430,7 @@ def test_steps_that_break_the_contract_are_errors_that_say_where(make: Any, even
     [
         ("nobody", "environment 0 has no agents after reset"),
         ("raise", r"raised in reset\(\) of environment 0 at step 0"),
-        ("old style", r"reset\(\) of environment 0 at step 0: ValueError: too many values to unpack"),
+        ("old style", r"reset\(\) of environment 0 at step 0 gives a dict; it must give \(obs, info\)"),
     ],
 )
 def test_resets_that_break_the_contract_are_errors_that_say_where(make: Any, event: str, message: str) -> None:

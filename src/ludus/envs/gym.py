@@ -15,7 +15,7 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
-from ludus.envs.gym_block import Recipe, warn_inexact
+from ludus.envs.gym_block import GrowthGuard, Recipe, warn_inexact
 from ludus.envs.gym_make import GymRecipe
 from ludus.envs.gym_rows import Rows
 from ludus.envs.importing import import_module_of
@@ -85,6 +85,7 @@ class BlockVecEnv(VecEnv):
         self.num_rows = num_envs * block.agents_per_env
         self.obs_space, self.action_space = block.of.obs, block.of.action
         self._actions: Any = None
+        self._growth = GrowthGuard()
 
     def reset(self, seed: int) -> Tensor:
         self._block.reset(seed)
@@ -109,6 +110,7 @@ class BlockVecEnv(VecEnv):
             **block.state(),
         }
         warn_inexact(self.name, [env["why"] for env in state["envs"] if not env["exact"]])
+        self._growth.look_at(self.name, state["envs"])
         return state
 
     def load_state(self, state: State) -> None:
@@ -169,6 +171,8 @@ def step_of(rows: Rows, success_seen: bool, **metrics: Tensor) -> Step:
 
 def check_fits(env: VecEnv, state: State) -> None:
     """A state can only go on in as many rows, each with the same observation."""
+    if not isinstance(state["obs"], Tensor) or state["obs"].ndim == 0:
+        raise CheckpointError(f"The checkpoint does not hold what the environments of {env.name} observed.")
     saved, here = tuple(state["obs"].shape), (env.num_rows, *env.obs_space.shape)
     if saved != here:
         what = "environments" if env.agents_per_env == 1 else "rows"
@@ -176,3 +180,20 @@ def check_fits(env: VecEnv, state: State) -> None:
             f"The checkpoint holds {saved[0]} {what} that observe {saved[1:]}, but {env.name} has "
             f"{here[0]} of {here[1:]}. Resume with the configuration it was saved with."
         )
+    wrong = _damaged_field(env, state)
+    if wrong:
+        raise CheckpointError(f"The state of {env.name} in the checkpoint is damaged: {wrong}.")
+
+
+def _damaged_field(env: VecEnv, state: State) -> str:
+    """What no environment could have saved, or nothing."""
+    obs, present = state["obs"], state.get("present")
+    if obs.numpy().dtype != env.obs_space.dtype or not bool(obs.isfinite().all()):
+        return "its observations are not finite numbers of the right type"
+    flags = isinstance(present, Tensor) and present.dtype == torch.bool and present.shape == (env.num_rows,)
+    if present is not None and not flags:
+        return "it does not say which agents are present"
+    seed, tick, elapsed = state["seed"], state["tick"], state["elapsed"]
+    if not all(type(number) is int and 0 <= number < 2**64 for number in (seed, tick, *elapsed)):
+        return "its seed or its step numbers are no natural numbers"
+    return "an episode began before the first step" if max(elapsed, default=0) > tick else ""

@@ -14,14 +14,20 @@ import numpy as np
 
 from ludus.envs.gym_rows import Rows
 from ludus.envs.gym_spaces import Spaces
-from ludus.envs.gym_state import lost_state, restore, snapshot
+from ludus.envs.gym_state import largest_part, lost_state, restore, snapshot
 from ludus.envs.vec import State, derive_seed
-from ludus.errors import EnvError
+from ludus.errors import CheckpointError, EnvError
 
 NO_LIMIT = 2**62  # steps
 _NUM_SEEDS = 2**31  # some environments hand their seed to C code, which takes no more
 _LOST = "its episode was lost before"
 _SUCCESS_KEYS = ("is_success", "success")
+# Types of numbers and flags that need no second look.
+_NUMBERS = frozenset({float, int, bool, np.bool_, *(np.dtype(c).type for c in "efdbhilqBHILQ")})
+_FLAGS = frozenset({bool, np.bool_})
+LARGE_STATE = 100_000_000  # bytes of all environments of a group: worth a word
+_SMALL_STATE = 1_000_000  # below, nobody minds how it grows
+_GROWTH = 10  # times what was saved first
 
 
 class EnvRaisedError(EnvError):
@@ -63,6 +69,7 @@ class EnvBlock(ABC):
         self._first_env = first_env
         self._to_row = of.to_row
         self._shape = of.obs.shape
+        self._dtype: Any = None  # of observations that were looked at and can be stored as they come
         self._may_be_nan = of.obs.dtype == np.float32
         self._limit = limit
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
@@ -98,7 +105,9 @@ class EnvBlock(ABC):
 
     def load_state(self, seed: int, tick: int, state: State) -> list[str]:
         """Continue; `rows` holds the last observations already. Why episodes were lost, if any were."""
-        self.seed, self.tick, self.success_seen = seed, tick, state["success_seen"]
+        self.seed, self.tick, self.success_seen = seed, tick, bool(state["success_seen"])
+        if len(state["elapsed"]) != len(self.envs) or len(state["envs"]) != len(self.envs):
+            raise CheckpointError(f"The checkpoint does not hold the {len(self.envs)} environments of {self.name}.")
         self._lost.clear()
         self._steps = [env.step for env in self.envs]
         self._started = [tick - elapsed for elapsed in state["elapsed"]]
@@ -115,8 +124,8 @@ class EnvBlock(ABC):
         for env in self.envs:
             try:
                 env.close()
-            except Exception as error:  # noqa: BLE001 (whatever it is, there is nothing left to lose)
-                warnings.warn(f"{self.name} failed to close: {error}", RuntimeWarning, stacklevel=2)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 (there is nothing left to lose)
+                warnings.warn(f"{self.name} failed to close: {told(error)}", RuntimeWarning, stacklevel=2)
         self.envs = []
 
     # Episodes -------------------------------------------------------------------------------------
@@ -130,10 +139,14 @@ class EnvBlock(ABC):
 
     def _reset_env(self, env: int, seed: int | None) -> tuple[Any, Any]:
         try:
-            obs, info = self.envs[env].reset(seed=seed)
-        except Exception as error:
+            result = self.envs[env].reset(seed=seed)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise self._raised(env, "reset", error) from error
-        return obs, info
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise self._broken(env, "reset", f"gives {form_of(result)}; it must give (obs, info).")
+        return result[0], result[1]
 
     def _clear_ends(self, any_ended: bool) -> None:
         """Before ends are written: all that was observed becomes `final_obs`, and no row has ended."""
@@ -149,7 +162,7 @@ class EnvBlock(ABC):
         if self.success_seen:
             rows.success.fill(np.nan)
 
-    def _end_row(self, row: int, terminated: bool, info: dict[str, Any]) -> None:
+    def _end_row(self, row: int, terminated: bool, info: Any) -> None:
         self.rows.terminated[row] = terminated
         self.rows.truncated[row] = not terminated  # an episode that did both was over anyway
         self._look_for_success(info)
@@ -170,7 +183,9 @@ class EnvBlock(ABC):
     def _new_seed(self, env: int, *path: int) -> int:
         return derive_seed(self.seed, self._first_env + env, *path) % _NUM_SEEDS
 
-    def _look_for_success(self, info: dict[str, Any]) -> None:
+    def _look_for_success(self, info: Any) -> None:
+        if not isinstance(info, dict):
+            raise EnvError(f"{self.name} gives an info that is a {type(info).__name__}; it must be a dict.")
         self.success_seen = self.success_seen or any(key in info for key in _SUCCESS_KEYS)
 
     # Values ---------------------------------------------------------------------------------------
@@ -180,12 +195,44 @@ class EnvBlock(ABC):
             array = np.asarray(obs) if self._to_row is None else self._to_row(obs)
         except Exception as error:
             raise EnvError(f"{where} does not fit its space: {type(error).__name__}: {error}") from error
+        if array.dtype.kind not in "fiub":
+            raise EnvError(f"{where} is not made of real numbers: it is {form_of(obs)}.")
         if array.shape != self._shape:
             raise EnvError(f"{where} has shape {array.shape}; its observation space says {self._shape}.")
-        try:
+        if self._may_be_nan or array.dtype == np.uint8:
+            self._dtype = array.dtype  # the next of this kind need no second look
+        elif not ((array >= 0) & (array <= 255)).all():
+            raise EnvError(f"{where} has {array.dtype} values outside 0 to 255; its space says uint8.")
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and that is told
             self.rows.obs[row] = array
-        except (TypeError, ValueError) as error:
-            raise EnvError(f"{where} is not made of numbers: {error}") from error
+
+    def _number(self, row: int, what: str, value: Any) -> float:
+        """A reward, if it can be one."""
+        if type(value) is float:
+            return value
+        try:
+            array = np.asarray(value)
+            if array.ndim == 0 and array.dtype.kind in "fiub":
+                return float(array)
+        except Exception:  # noqa: BLE001 (whatever a foreign object does when it is asked for a number)
+            pass
+        raise self._not_a(row, what, value, "one real number")
+
+    def _flag(self, row: int, what: str, value: Any) -> bool:
+        """`terminated` or `truncated`, if it can be one."""
+        if type(value) in _FLAGS:
+            return bool(value)
+        try:
+            array = np.asarray(value)
+            if array.ndim == 0 and array.dtype.kind in "iub":
+                return bool(array)
+        except Exception:  # noqa: BLE001
+            pass
+        raise self._not_a(row, what, value, "True or False")
+
+    def _not_a(self, row: int, what: str, value: Any, wanted: str) -> EnvError:
+        where = f"{self.name}: the {what} of {self._place(row)} at step {self.tick}"
+        return EnvError(f"{where} is {form_of(value)}; it must be {wanted}.")
 
     def _check_finite(self, what: str, values: np.ndarray, first: int = 0) -> None:
         if math.isfinite(np.add.reduce(values, axis=None)):  # quicker than looking at each
@@ -204,10 +251,14 @@ class EnvBlock(ABC):
         """What messages call a row."""
         return f"row {self._first_env * self.agents_per_env + row}"
 
-    def _raised(self, env: int, where: str, error: Exception) -> EnvRaisedError:
-        problem = f"{type(error).__name__}: {error}"
-        place = f"{self.unit} {self._first_env + env} at step {self.tick}"
-        return EnvRaisedError(f"{self.name} raised in {where}() of {place}: {problem}")
+    def _raised(self, env: int, where: str, error: BaseException) -> EnvRaisedError:
+        return EnvRaisedError(f"{self.name} raised in {where}() of {self._moment(env)}: {told(error)}")
+
+    def _broken(self, env: int, where: str, problem: str) -> EnvError:
+        return EnvError(f"{self.name}: {where}() of {self._moment(env)} {problem}")
+
+    def _moment(self, env: int) -> str:
+        return f"{self.unit} {self._first_env + env} at step {self.tick}"
 
 
 class GymBlock(EnvBlock):
@@ -217,19 +268,35 @@ class GymBlock(EnvBlock):
         self.tick += 1
         deadline, started = self.tick - self._limit, self._started
         obs_out, reward_out, shape, plain = self.rows.obs, self.rows.reward, self._shape, self._to_row is None
+        dtype = self._dtype
         ended: list[tuple[int, Any, dict[str, Any]]] = []
-        info: dict[str, Any] = {}
+        info: Any = {}
         for row, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
             try:
-                obs, reward, terminated, truncated, info = step(action)
-                reward_out[row] = reward
+                result = step(action)
             except LostEpisodeError:  # the last observation is still in its place
                 reward_out[row] = 0.0
                 ended.append((row, False, {}))
                 continue
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # also sys.exit(): an environment does not end a training
                 raise self._raised(row, "step", error) from error
-            if plain and type(obs) is np.ndarray and obs.shape == shape:
+            try:
+                obs, reward, terminated, truncated, info = result
+            except (TypeError, ValueError):
+                raise self._broken(row, "step", f"gives {form_of(result)}; {STEP_FORM}") from None
+            if type(reward) not in _NUMBERS:
+                reward = self._number(row, "reward", reward)
+            if type(terminated) not in _FLAGS:
+                terminated = self._flag(row, "terminated", terminated)
+            if type(truncated) not in _FLAGS:
+                truncated = self._flag(row, "truncated", truncated)
+            try:
+                reward_out[row] = reward
+            except OverflowError:
+                raise self._not_a(row, "reward", reward, "a float32") from None
+            if plain and type(obs) is np.ndarray and obs.shape == shape and obs.dtype is dtype:
                 obs_out[row] = obs
             else:
                 self._store(row, obs)
@@ -248,9 +315,35 @@ class GymBlock(EnvBlock):
             self._look_for_success(info)
 
 
+STEP_FORM = "it must give (obs, reward, terminated, truncated, info)."
+
+
 def _success_of(info: dict[str, Any]) -> float:
     value = next((info[key] for key in _SUCCESS_KEYS if key in info), None)
-    return float(value) if isinstance(value, (bool, int, float, np.generic)) else math.nan
+    try:
+        return float(value) if type(value) in _NUMBERS else math.nan
+    except OverflowError:
+        return math.nan
+
+
+def form_of(value: Any) -> str:
+    """What a value is, in a few words: it may be large, or its own text may be anything."""
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} and shape {value.shape}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)} value{'s' * (len(value) != 1)}"
+    name = type(value).__name__
+    if value is None or not isinstance(value, str | complex | int):
+        return "None" if value is None else f"a {name}"
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**12 else "too large"
+    return f"a {name} ({text if len(text) < 40 else text[:37] + '...'})"
+
+
+def told(error: BaseException) -> str:
+    """An exception in words; one that would end Python is not taken for a wish of the user's."""
+    if isinstance(error, SystemExit):
+        return f"it called sys.exit({'' if error.code is None else repr(error.code)})"
+    return f"{type(error).__name__}: {error}"
 
 
 def _step_of_lost_episode(action: Any) -> Any:
@@ -267,6 +360,30 @@ def warn_inexact(name: str, reasons: Sequence[str]) -> None:
         _told.add(name)
         warnings.warn(
             f"{name} cannot be saved exactly ({unexpected[0]}): its episodes restart on resume.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+class GrowthGuard:
+    """Says once that what is saved of a group's environments has become large, and where it lies."""
+
+    def __init__(self) -> None:
+        self._first = 0  # bytes
+        self._said = False
+
+    def look_at(self, name: str, envs: Sequence[State]) -> None:
+        total = sum(env["size"] for env in envs)
+        self._first = self._first or total
+        grown = total > max(_SMALL_STATE, _GROWTH * self._first)
+        if self._said or not (grown or total > LARGE_STATE):
+            return
+        self._said = True
+        path, size = largest_part(max(envs, key=lambda env: env["size"]))
+        warnings.warn(
+            f"{name} keeps so much in its attributes that its part of a checkpoint has grown to "
+            f"{total / 1e6:,.1f} MB. The largest is {path} with {size / 1e6:,.1f} MB in one environment. If no step "
+            "needs it, empty it in reset(), or leave it out of what ludus_state() returns: docs/gymnasium.md.",
             RuntimeWarning,
             stacklevel=3,
         )

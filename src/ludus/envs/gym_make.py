@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from ludus.envs.gym_block import NO_LIMIT, EnvRaisedError, GymBlock
+from ludus.envs.gym_block import NO_LIMIT, EnvRaisedError, GymBlock, told
 from ludus.envs.gym_spaces import adapt_spaces
 from ludus.errors import ConfigError
 
@@ -54,8 +54,10 @@ def _make_env(recipe: GymRecipe) -> tuple[gym.Env, int]:
         raise ConfigError(f"{recipe.name} needs a package that is not installed: {error}") from error
     except TypeError as error:
         raise ConfigError(f"{recipe.name} cannot be made with kwargs {recipe.kwargs}: {error}") from error
-    except Exception as error:
-        raise EnvRaisedError(f"{recipe.name} could not be made: {type(error).__name__}: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise EnvRaisedError(f"{recipe.name} could not be made: {told(error)}") from error
     limit = NO_LIMIT
     # Gymnasium's own outermost wrappers only: the block counts steps and calls in the right order itself.
     if type(env) is TimeLimit:

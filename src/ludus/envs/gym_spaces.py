@@ -21,6 +21,9 @@ class Spaces(NamedTuple):
 
 
 def adapt_spaces(obs_space: gym.Space, action_space: gym.Space, name: str) -> Spaces:
+    for what, space in (("observation", obs_space), ("action", action_space)):
+        if not isinstance(space, gym.Space):
+            raise ConfigError(f"{name} has no {what} space: it says {type(space).__name__} where a Space belongs.")
     obs, to_row = _adapt_obs(obs_space, name)
     action, to_env = _adapt_action(action_space, name)
     return Spaces(obs, action, to_row, to_env)

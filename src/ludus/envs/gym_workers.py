@@ -2,7 +2,8 @@
 
 Actions and results live in shared memory without a name, so that nothing is left behind however a
 run ends. A pipe per worker says "step" and "done"; whoever waits, sleeps. A worker that dies, raises
-or hangs is replaced: its episodes end as truncated at the last observation they gave.
+or hangs is replaced: its episodes end as truncated at the last observation they gave. One that fails again and
+again is given up.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import threading
 import time
 import traceback
 import warnings
+from collections import deque
 from multiprocessing import connection, reduction, util
 from typing import Any, NamedTuple
 
@@ -23,7 +25,7 @@ import torch
 from torch import Tensor
 
 from ludus.envs.gym import check_fits, step_of
-from ludus.envs.gym_block import EnvBlock, EnvRaisedError, Recipe, warn_inexact
+from ludus.envs.gym_block import EnvBlock, EnvRaisedError, GrowthGuard, Recipe, told, warn_inexact
 from ludus.envs.gym_rows import Rows
 from ludus.envs.processes import process_context, start_conditions
 from ludus.envs.vec import State, Step, VecEnv
@@ -32,6 +34,10 @@ from ludus.errors import ConfigError, EnvError
 TIMEOUT_S = 60.0  # a worker that has not answered for so long hangs
 START_TIMEOUT_S = 120.0  # more, for one that has to import and make its environments first
 MAX_FAILURES = 5  # in a row, without one good step in between
+# What a worker may fail within so many steps of its own, good ones in between. A hang costs its whole time limit.
+WINDOW = 1_000  # steps
+MAX_RESTARTS = 10
+MAX_HANGS = 3
 _BACK_OFF_S = 0.1  # before the first restart; doubles
 _CLOSE_PATIENCE_S = 2.0
 _UNKNOWN = 255  # multiprocessing's exit code where the fork server died and cannot tell
@@ -59,6 +65,10 @@ class _Job(NamedTuple):
 class _WorkerFailure(Exception):  # noqa: N818 (it is no error of the program: it is handled)
     """Why a worker must be replaced."""
 
+    def __init__(self, why: str, hung: bool = False) -> None:
+        super().__init__(why)
+        self.hung = hung
+
 
 class GymWorkersVecEnv(VecEnv):
     """Environments in `num_workers` processes, each with a contiguous block of them."""
@@ -76,6 +86,7 @@ class GymWorkersVecEnv(VecEnv):
         self._note_last()
         self._seed = self._tick = self._restarts = 0
         self._success_seen = False
+        self._growth = GrowthGuard()
         bounds = np.linspace(0, num_envs, num_workers + 1).astype(int).tolist()
         self._workers = [
             _Worker(context, _Job(recipe, memory, num_rows, probe.agents_per_env, first, stop), timeout_s)
@@ -99,7 +110,7 @@ class GymWorkersVecEnv(VecEnv):
     def end_step(self) -> Step:
         for worker in self._workers:
             self._success_seen |= self._answer(worker, _STEP) == b"1"
-            worker.failures = 0
+            worker.note_step()
         self._tick += 1
         self._note_last()
         restarts = torch.full((self.num_rows,), float(self._restarts))
@@ -107,7 +118,9 @@ class GymWorkersVecEnv(VecEnv):
 
     def state(self) -> State:
         parts = [_unpack(answer) for answer in self._ask_all(_pack({"do": "state"}))]
-        warn_inexact(self.name, [env["why"] for part in parts for env in part["envs"] if not env["exact"]])
+        envs = [env for part in parts for env in part["envs"]]
+        warn_inexact(self.name, [env["why"] for env in envs if not env["exact"]])
+        self._growth.look_at(self.name, envs)
         return {
             "seed": self._seed,
             "tick": self._tick,
@@ -115,7 +128,7 @@ class GymWorkersVecEnv(VecEnv):
             **({} if self.present is None else {"present": self.present.clone()}),
             "elapsed": [elapsed for part in parts for elapsed in part["elapsed"]],
             "success_seen": self._success_seen,
-            "envs": [env for part in parts for env in part["envs"]],
+            "envs": envs,
         }
 
     def load_state(self, state: State) -> None:
@@ -157,16 +170,15 @@ class GymWorkersVecEnv(VecEnv):
             try:
                 return worker.receive()
             except _WorkerFailure as failure:
-                self._replace(worker, str(failure))
+                self._replace(worker, failure)
                 worker.send(request)
 
-    def _replace(self, worker: "_Worker", why: str) -> None:
-        lost = worker.job.rows
+    def _replace(self, worker: "_Worker", failure: _WorkerFailure) -> None:
+        lost, why = worker.job.rows, str(failure)
         rows = f"rows {lost.start} to {lost.stop - 1}"
-        worker.failures += 1
-        if worker.failures >= MAX_FAILURES:
-            times = f"{worker.failures} times in a row"
-            raise EnvError(f"{self.name}: the worker of {rows} failed {times}. The last time {why}")
+        too_often = worker.note_failure(failure.hung)
+        if too_often:
+            raise EnvError(f"{self.name}: the worker of {rows} {too_often}. The last time {why}")
         warnings.warn(
             f"{self.name}: the worker of {rows} is restarted and its episodes are truncated, because {why}",
             RuntimeWarning,
@@ -187,13 +199,34 @@ class _Worker:
     def __init__(self, context: Any, job: "_Job", timeout_s: float) -> None:
         self.job = job
         self.failures = 0  # in a row
+        self._steps = 0  # that it has made
+        self._failed_at: deque[tuple[int, bool]] = deque()  # within the window: after which step; whether it hung
         self._context, self._timeout_s = context, timeout_s
         self._process: Any = None
+        self._failed: _WorkerFailure | None = None
+
+    def note_step(self) -> None:
+        self._steps += 1
+        self.failures = 0
+
+    def note_failure(self, hung: bool) -> str:
+        """In words, if it has failed too often to be started again. Steps are counted, not time."""
+        self.failures += 1
+        self._failed_at.append((self._steps, hung))
+        while self._failed_at[0][0] <= self._steps - WINDOW:
+            self._failed_at.popleft()
+        if self.failures >= MAX_FAILURES:
+            return f"failed {self.failures} times in a row"
+        hangs = sum(hung for _, hung in self._failed_at)
+        if hangs >= MAX_HANGS:
+            return f"hung {hangs} times within {WINDOW:,} steps"
+        failed = len(self._failed_at)
+        return f"failed {failed} times within {WINDOW:,} steps" if failed > MAX_RESTARTS else ""
 
     def start(self) -> None:
         self._pipe, theirs = self._context.Pipe()
         process = self._context.Process(target=_serve, args=(theirs, self.job), name="ludus-env-worker")
-        self._starting, self._failed = True, ""
+        self._starting, self._failed = True, None
         with start_conditions(self.job.recipe):
             process.start()
         self._process = process
@@ -207,19 +240,19 @@ class _Worker:
                 self._starting = False
             self._pipe.send_bytes(request)
         except _WorkerFailure as failure:
-            self._failed = str(failure)
+            self._failed = failure
         except OSError:
             pass
 
     def receive(self) -> bytes:
-        if self._failed:
-            raise _WorkerFailure(self._failed)
+        if self._failed is not None:
+            raise self._failed
         return self._receive(self._timeout_s)
 
     def _receive(self, timeout_s: float) -> bytes:
         try:
             if not self._pipe.poll(timeout_s):
-                raise _WorkerFailure(f"it did not answer for {timeout_s:g} s.")
+                raise _WorkerFailure(f"it did not answer for {timeout_s:g} s.", hung=True)
             answer = self._pipe.recv_bytes()
         except (EOFError, OSError):
             raise _WorkerFailure(self._cause_of_death()) from None
@@ -273,9 +306,9 @@ def _probe(recipe: Recipe) -> EnvBlock:
     block.close()
     try:
         reduction.ForkingPickler.dumps(recipe)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"{recipe.name} cannot be sent to worker processes ({error}). Register it with a class or "
+            f"{recipe.name} cannot be sent to worker processes ({told(error)}). Register it with a class or "
             "function of a module, or use workers=0."
         ) from error
     return block
@@ -295,9 +328,13 @@ def _serve(pipe: connection.Connection, job: "_Job") -> None:
         pass
     except EnvError as error:
         raised = isinstance(error, EnvRaisedError)
-        pipe.send_bytes(_RAISED + traceback.format_exc().encode() if raised else _BROKEN + str(error).encode())
-    except Exception:  # noqa: BLE001 (whatever it is, the trainer shows it)
-        pipe.send_bytes(_RAISED + traceback.format_exc().encode())
+        pipe.send_bytes(_RAISED + _traceback() if raised else _BROKEN + str(error).encode(errors="replace"))
+    except BaseException:  # noqa: BLE001 (whatever it is, the trainer shows it)
+        pipe.send_bytes(_RAISED + _traceback())
+
+
+def _traceback() -> bytes:
+    return traceback.format_exc().encode(errors="replace")
 
 
 def _die_with_parent() -> None:

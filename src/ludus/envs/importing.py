@@ -72,7 +72,7 @@ def import_module_of(module: str, env_id: str) -> Any:
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # its greeting would mix with our output
     try:
         return importlib.import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None:
             problem = f"{type(error).__name__}: {error}"

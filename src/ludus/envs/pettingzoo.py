@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
 from ludus.envs.gym import BlockVecEnv
-from ludus.envs.gym_block import NO_LIMIT, EnvRaisedError
+from ludus.envs.gym_block import NO_LIMIT, EnvRaisedError, told
 from ludus.envs.gym_spaces import adapt_spaces
 from ludus.envs.importing import find_callable, import_module_of
 from ludus.envs.pettingzoo_block import ParallelBlock
@@ -100,10 +100,12 @@ def _make_env(factory: Callable[..., Any], recipe: ParallelRecipe) -> Any:
         raise ConfigError(f"{recipe.name} needs a package that is not installed: {error}") from error
     except TypeError as error:
         raise ConfigError(f"{recipe.name} cannot be made with kwargs {recipe.kwargs}: {error}") from error
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         if isinstance(error.__cause__, ImportError):  # PettingZoo says what to install
             raise ConfigError(f"{recipe.name}: {error}") from error
-        raise EnvRaisedError(f"{recipe.name} could not be made: {type(error).__name__}: {error}") from error
+        raise EnvRaisedError(f"{recipe.name} could not be made: {told(error)}") from error
     return _as_parallel(env, recipe.name)
 
 
@@ -123,13 +125,16 @@ def _as_parallel(env: Any, name: str) -> Any:
 
 def _shared_spaces(env: Any, name: str) -> tuple[Any, Any]:
     """The observation and the action space, which all agents must have in common: one policy acts for all."""
-    agents = list(getattr(env, "possible_agents", []))
-    if not agents:
+    agents = getattr(env, "possible_agents", [])
+    if not isinstance(agents, list | tuple) or not agents:
         raise ConfigError(f"{name} has no possible_agents: Ludus needs the list of all agents that may appear.")
     shared = []
     for what, remedy in (("observation", "pad_observations_v0"), ("action", "pad_action_space_v0")):
-        space_of = getattr(env, f"{what}_space")
-        spaces = {agent: space_of(agent) for agent in agents}
+        try:
+            space_of = getattr(env, f"{what}_space")
+            spaces = {agent: space_of(agent) for agent in agents}
+        except (Exception, SystemExit) as error:
+            raise EnvRaisedError(f"{name} does not give its {what} spaces: {told(error)}") from error
         first = agents[0]
         other = next((agent for agent in agents if spaces[agent] != spaces[first]), None)
         if other is not None:

@@ -7,7 +7,7 @@ the agent dies, its row ends like any episode and is absent until the agent, or 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ludus.envs.gym_block import EnvBlock, LostEpisodeError
+from ludus.envs.gym_block import STEP_FORM, EnvBlock, LostEpisodeError, form_of
 from ludus.envs.gym_spaces import Spaces
 from ludus.errors import EnvError
 
@@ -50,14 +50,19 @@ class ParallelBlock(EnvBlock):
         acting = {agent: row for agent, row in self._rows_of(env).items() if present[row]}
         try:
             result = self._steps[env]({agent: actions[row] for agent, row in acting.items()})
-            obs, rewards, terminated, truncated, infos = result
-            flags = {a: (bool(terminated.get(a)), bool(truncated.get(a)), infos.get(a) or {}) for a in acting}
-            for agent, row in acting.items():
-                self.rows.reward[row] = rewards.get(agent, 0.0)
         except LostEpisodeError:  # the last observations are still in their places
             return _Outcome(env, [(row, False, {}) for row in acting.values()], set(), over=True)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # also sys.exit(): an environment does not end a training
             raise self._raised(env, "step", error) from error
+        obs, rewards, terminated, truncated, infos = self._dicts(env, result)
+        flags = {}
+        for agent, row in acting.items():
+            self.rows.reward[row] = self._number(row, "reward", rewards.get(agent, 0.0))
+            ends, is_cut = terminated.get(agent, False), truncated.get(agent, False)
+            info = infos.get(agent) or {}
+            flags[agent] = self._flag(row, "terminated", ends), self._flag(row, "truncated", is_cut), info
         here = self._agents_here(env)
         self._store_all({**acting, **here}, here, obs, "step")
         if self.tick == 1:
@@ -72,6 +77,15 @@ class ParallelBlock(EnvBlock):
                 continue
             ended.append((acting[agent], ends or vanished, info))
         return _Outcome(env, ended, set(here.values()), over=timed_out or not left)
+
+    def _dicts(self, env: int, result: Any) -> Any:
+        """What step() gave, if it has the form it must have."""
+        if not isinstance(result, tuple | list) or len(result) != 5:
+            raise self._broken(env, "step", f"gives {form_of(result)}; {STEP_FORM}")
+        wrong = [part for part in result if not isinstance(part, dict)]
+        if wrong:
+            raise self._broken(env, "step", f"gives {form_of(wrong[0])} where a dict of the agents belongs.")
+        return result
 
     def _store_first(self, env: int, obs: Any, info: Any) -> None:
         here = self._agents_here(env)
@@ -91,7 +105,10 @@ class ParallelBlock(EnvBlock):
     def _agents_here(self, env: int) -> dict[Any, int]:
         """The rows of the agents that act next."""
         rows, agents = self._rows_of(env), self.envs[env].agents
-        stranger = next((agent for agent in agents if agent not in self._known), None)
+        try:
+            stranger = next((agent for agent in agents if agent not in self._known), None)
+        except TypeError:
+            raise EnvError(f"{self.name} has agents that are {form_of(agents)}; a list of names is needed.") from None
         if stranger is not None:
             raise EnvError(f"{self.name} has an agent {stranger!r} that is not one of its possible_agents.")
         return {agent: rows[agent] for agent in agents}
@@ -114,6 +131,8 @@ class ParallelBlock(EnvBlock):
                 raise EnvError(f"{self.name}: {where}() gives no observation of {self._place(row)}.")
 
     def _look_at_infos(self, infos: Any) -> None:
+        if not isinstance(infos, dict):
+            raise EnvError(f"{self.name} gives infos that are {form_of(infos)}; they must be a dict.")
         for info in infos.values():
             self._look_for_success(info or {})
 

@@ -13,7 +13,13 @@ _NAMES = {name for _, name in _VALUES}
 
 
 def is_pygame_value(kind: type) -> bool:
-    return (kind.__module__, kind.__name__) in _VALUES
+    return (module_of(kind), kind.__name__) in _VALUES
+
+
+def module_of(kind: type) -> str:
+    """Where a class is from. Those that SWIG makes (Box2D's) do not say; the name that Python shows does."""
+    named = getattr(kind, "__module__", None)
+    return named if isinstance(named, str) else repr(kind).split("'")[1].rpartition(".")[0]
 
 
 def make_pygame_value(name: str, numbers: list[float]) -> Any:

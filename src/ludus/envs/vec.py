@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.envs.random_state import refuse_wild_torch
+
 # A tree of dicts and lists whose leaves are tensors or plain JSON values: what a checkpoint can hold.
 State = dict[str, Any]
 
@@ -224,4 +226,5 @@ def derive_seed(seed: int, *path: int) -> int:
 def restore_generator(generator: torch.Generator, saved: Tensor) -> None:
     """A random stream goes on where it was. Those of CPU and GPU differ: on the other device a new one begins."""
     if saved.numel() == generator.get_state().numel():
+        refuse_wild_torch(saved)
         generator.set_state(saved)
