@@ -4,10 +4,11 @@ A FIFO would hang, a device never end, and a folder raise something else on ever
 on the open file, so nothing can be put in its place in between.
 """
 
+import json
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ludus.errors import LudusError
 
@@ -48,3 +49,11 @@ def _kind(mode: int) -> str:
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         return "a device"
     return "no regular file"
+
+
+def parse_json(content: str | bytes) -> Any:
+    """What a JSON text says; ValueError whatever is wrong with it, also where it is nested without end."""
+    try:
+        return json.loads(content)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
