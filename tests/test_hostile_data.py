@@ -2,9 +2,18 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
+import h5py
+import numpy as np
 import pytest
 
+from chaos.hostile_files import good_data_file, hostile_data_files, mutated
+from ludus.data import DataConfig, read_episodes, scan
+from ludus.data.commands import data as data_command
+from ludus.data.info import describe
+from ludus.data.info_text import info_text
+from ludus.data.writing import copy_with_reward
 from ludus.errors import DataError, LudusError, did_you_mean, plain_text
 from ludus.files import open_regular, read_bounded
 
@@ -46,3 +55,162 @@ def test_trust_22_every_error_of_ludus_is_plain_text() -> None:
 def test_a_hint_does_not_compare_texts_without_end() -> None:
     assert did_you_mean("x" * 10**6, ["x" * 10**6]) == ""
     assert did_you_mean("actoins", ["x" * 10**6, "actions"]) == " Did you mean 'actions'?"
+
+
+# Data -----------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("hostile")
+    return {path.stem: path for path in hostile_data_files(folder, seed=1)}
+
+
+def test_there_are_many_hostile_files_and_each_is_another(hostile: dict[str, Path]) -> None:
+    contents = [path.read_bytes() for path in hostile.values() if path.is_file()]
+    assert len({*contents}) == len(contents) >= 50
+
+
+def read_all(path: Path, **settings: Any) -> int:
+    """Everything that reads data: the overview, the episodes, and what `ludus data info` prints."""
+    config = DataConfig(str(path), **settings)
+    _, facts, findings = describe(config)
+    info_text(facts, findings)
+    return scan(config).total_steps + sum(episode.length for episode in read_episodes(config))
+
+
+def sentence(path: Path, **settings: Any) -> str:
+    """What is said against the file; nothing where it is read. Any other error is a failure."""
+    try:
+        read_all(path, **settings)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+_LEADS_ELSEWHERE = {
+    "external_storage": "in another file",
+    "external_link": "link to another file",
+    "external_link_of_the_whole_group": "link to another file",
+    "external_link_to_itself": "link to another file",
+    "external_link_in_a_corner": "link to another file",
+    "virtual_dataset": "is virtual",
+    "virtual_actions": "is virtual",
+    "soft_link_to_the_group_around_it": "link to a group",
+    "hard_link_to_the_group_around_it": "another name for a group",
+    "hard_link_to_the_root": "another name for a group",
+    "a_thousand_names_of_one_episode": "another name for a group",
+}
+
+
+@pytest.mark.parametrize("name", _LEADS_ELSEWHERE)
+def test_trust_14_a_data_file_that_leads_elsewhere_is_refused(hostile: dict[str, Path], name: str) -> None:
+    for read in (scan, lambda config: list(read_episodes(config))):
+        with pytest.raises(DataError, match=_LEADS_ELSEWHERE[name]):
+            read(DataConfig(str(hostile[name])))
+
+
+_TOO_MUCH = {
+    "compressed_terabyte": "unpacks to 800,",
+    "compressed_terabyte_of_actions": "unpacks to 400,",
+    "compressed_image_bomb": "unpacks to 28,",
+    "rows_without_end": "unpacks to",
+    "chunk_of_gigabytes": "pieces of 4,000,000,000 bytes",
+    "chunk_that_unpacks_to_too_much": "another size",
+    "chunk_that_unpacks_to_too_little": "another size",
+    "chunk_that_is_too_short": "another size",
+    "filter_of_a_plugin": "filter 32015",
+    "scale_offset_filter": "filter 6",
+    "rows_of_different_lengths": "different lengths",
+    "references_for_observations": "references",
+    "named_pipe": "a named pipe, not a file",
+    "link_to_a_device": "a device, not a file",
+}
+
+
+@pytest.mark.parametrize("name", _TOO_MUCH)
+def test_trust_16_what_would_fill_memory_is_refused_before_it_is_read(hostile: dict[str, Path], name: str) -> None:
+    with pytest.raises(DataError, match=_TOO_MUCH[name]):
+        read_all(hostile[name])
+
+
+@pytest.mark.filterwarnings("ignore:.*left out:RuntimeWarning")
+def test_trust_17_every_hostile_data_file_gives_a_sentence_or_is_read(hostile: dict[str, Path]) -> None:
+    for name, path in hostile.items():
+        for settings in ({}, {"filter": "odd"}, {"skip_bad": True}):
+            told = sentence(path, **settings)
+            assert told.isprintable(), name
+            assert not told or len(told) > 20, name
+
+
+def test_trust_22_a_language_with_escape_codes_is_told_without_them(
+    hostile: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("language_with_escape_codes", "names_with_escape_codes"):
+        with pytest.raises(SystemExit):
+            data_command(["info", str(hostile[name])])
+    printed = capsys.readouterr().out
+    assert "lift �[2J�]0;owned��" in printed
+    assert plain_text(printed, keep_lines=True) == printed
+
+
+def test_a_path_that_is_not_utf8_is_read_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/demos_\xff.hdf5"))
+    good_data_file(path)
+    with pytest.raises(SystemExit) as ended:
+        data_command(["info", str(path)])
+    assert ended.value.code == 0
+    assert "demos_�.hdf5" in capsys.readouterr().out
+    path.write_bytes(b"nonsense")
+    with pytest.raises(DataError, match=r"demos_�\.hdf5 cannot be opened"):
+        scan(DataConfig(str(path)))
+
+
+def test_a_name_longer_than_names_can_be_gives_a_sentence() -> None:
+    with pytest.raises(DataError, match="no file or folder"):
+        scan(DataConfig("x" * 5000))
+
+
+def test_a_label_is_not_written_through_a_link_that_was_laid_before(tmp_path: Path) -> None:
+    source = good_data_file(tmp_path / "demos.hdf5")
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / ".labelled.hdf5.tmp").symlink_to(tmp_path / "mine")
+    copy_with_reward(source, tmp_path / "labelled.hdf5", {"demo_0": np.zeros(6)})
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_hostile_file_is_not_labelled(hostile: dict[str, Path], tmp_path: Path) -> None:
+    for name in ("external_link", "hard_link_to_the_root"):
+        with pytest.raises(DataError):
+            copy_with_reward(hostile[name], tmp_path / "labelled.hdf5", {"demo_0": np.zeros(6)})
+    assert not list(tmp_path.iterdir())
+
+
+def test_packed_data_that_is_as_it_should_be_is_read(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(30, 7))
+    for number, settings in enumerate(_PACKINGS):
+        path = tmp_path / f"{number}.hdf5"
+        with h5py.File(path, "w") as file:
+            demo = file.create_group("data/demo_0")
+            demo.create_dataset("obs/state", data=values, chunks=(8, 3), **settings)
+            demo.create_dataset("actions", data=np.zeros((30, 2)), chunks=(7, 2), **settings)
+            demo.create_dataset("rewards", data=np.zeros(30), maxshape=(None,), **settings)
+        (episode,) = read_episodes(DataConfig(str(path)))
+        np.testing.assert_array_equal(episode.obs["state"], values[: len(episode.obs["state"])].astype(np.float32))
+
+
+_PACKINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"compression": "gzip"},
+    {"compression": "lzf"},
+    {"compression": "gzip", "shuffle": True, "fletcher32": True},
+    {"compression": "lzf", "shuffle": True, "fletcher32": True},
+    {"fletcher32": True},
+)
+
+
+def test_sixty_mutated_data_files_give_a_sentence_or_are_read(tmp_path: Path) -> None:
+    good = good_data_file(tmp_path / "good.hdf5").read_bytes()
+    rng = np.random.default_rng(7)
+    for number in range(60):
+        path = tmp_path / f"{number}.hdf5"
+        path.write_bytes(mutated(good, rng))
+        assert sentence(path).isprintable()

@@ -73,17 +73,24 @@ def _kind(mode: int) -> str:
 
 
 def read_json(path: Path, most_bytes: int) -> Any:
-    """A JSON file. LudusError, with the reason, where it is not one or would fill the memory once parsed."""
+    """A JSON file of at most so many bytes. LudusError, with the reason, where it is not one."""
     content = read_bounded(path, most_bytes)
-    containers = content.count(b"[") + content.count(b"{")
-    if containers * _JSON_CONTAINER + content.count(b",") * _JSON_VALUE > _JSON_MEMORY:
-        raise LudusError(f"{path} holds more values than such a file needs.")
+    try:
+        return parse_json(content)
+    except ValueError as error:
+        raise LudusError(f"{path} is not JSON that can be read: {error}") from error
+
+
+def parse_json(content: str | bytes) -> Any:
+    """What a JSON text says. ValueError whatever is wrong: no JSON, nested without end, more than memory holds."""
+    text = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    containers = text.count(b"[") + text.count(b"{")
+    if containers * _JSON_CONTAINER + text.count(b",") * _JSON_VALUE > _JSON_MEMORY:
+        raise ValueError("it holds more values than such a text needs")
     try:
         return json.loads(content)
     except RecursionError:
-        raise LudusError(f"{path} is nested too deeply to be read.") from None
-    except ValueError as error:  # no JSON, no UTF-8, or a number of thousands of digits
-        raise LudusError(f"{path} is not JSON: {error}") from error
+        raise ValueError("it is nested too deeply") from None
 
 
 # Writing ----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import numpy as np
 from ludus.data.config import DataConfig
 from ludus.data.demo import Column, Demo, bad
 from ludus.data.episode import Episode
+from ludus.data.guard import MOST_CHOICES
 from ludus.data.images import shrink
 from ludus.errors import did_you_mean
 
@@ -208,8 +209,10 @@ def _actions(demo: Demo) -> np.ndarray:
     if not is_discrete(demo.action):
         return _finite(demo, "actions", rows.reshape(len(rows), -1))
     rows = rows.reshape(-1).astype(np.int64)
-    if rows.min() < 0:
-        raise bad(demo.where, "actions", f"has the value {rows.min()}", "Discrete actions count from 0.")
+    wrong = rows[(rows < 0) | (rows >= MOST_CHOICES)]
+    if len(wrong):
+        fix = f"Discrete actions count from 0, and there are at most {MOST_CHOICES:,}."
+        raise bad(demo.where, "actions", f"has the value {wrong[0]}", fix)
     return rows
 
 

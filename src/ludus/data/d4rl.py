@@ -9,6 +9,7 @@ import numpy as np
 
 from ludus.data.config import DataConfig
 from ludus.data.demo import Column, Demo, bad, column_of, item_of
+from ludus.data.guard import MOST_EPISODES
 from ludus.data.minari import OBSERVATIONS
 from ludus.envs.check import Finding
 from ludus.errors import DataError
@@ -46,6 +47,8 @@ def episodes(file: Any, path: Path, config: DataConfig) -> list[tuple[str, Calla
             what = f"has {column.rows} rows, but there are {len(terminal)} actions"
             raise bad(str(path), name, what, "All arrays need a row for each step; take the file again.")
     lasts = np.flatnonzero(terminal | timeout)
+    if len(lasts) > MOST_EPISODES:
+        raise DataError(f"{path} holds {len(lasts):,} episodes; split it into files of {MOST_EPISODES:,} at most.")
     stops = [int(last) + 1 for last in lasts]
     # What follows the last end was cut off; it is worth keeping if it has a step whose outcome is known.
     if len(terminal) - (stops[-1] if stops else 0) >= (1 if "next_observations" in columns else 2):

@@ -8,11 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ludus.data.files import h5py_module
+from ludus.data.guard import check_before_reading, check_dataset
+from ludus.data.hdf5 import h5py_module
 from ludus.errors import DataError, did_you_mean
 
 # How rows of observations lie to rows of actions: obs[t] follows action[t] (LIBERO), precedes it (robomimic,
 # D4RL), or there is one row more, before and after (Minari).
+_DEEPEST, _MOST_COLUMNS = 8, 2000  # groups within groups, and what one holds
 TRUE_REWARD = "shaped_rewards"  # how far the job had come, where our recorder wrote it
 Order = Literal["after", "before", "around"]
 
@@ -46,9 +48,11 @@ class Column:
     def read(self, first: int = 0, last: int | None = None) -> np.ndarray:
         """Rows `first` to `last` (all by default)."""
         last = self.rows if last is None else last
+        first, last = self.start + first, self.start + last
         try:
-            return np.asarray(self.dataset[self.start + first : self.start + last])
-        except (OSError, RuntimeError, ValueError) as error:
+            check_before_reading(self.dataset, first, last)
+            return np.asarray(self.dataset[first:last])
+        except (OSError, RuntimeError, ValueError, TypeError, MemoryError) as error:
             name = f"{self.dataset.file.filename}: {self.dataset.name}"
             raise DataError(f"{name} cannot be read: {error}. The file is damaged; copy it again.") from error
 
@@ -105,6 +109,7 @@ def column_of(group: Any, key: str, where: str, fix: str = "") -> Column:
         raise bad(
             where, key, "is not an array of rows", fix or "Convert it to one dataset with a row for each step."
         )
+    check_dataset(item, where)
     return Column(item)
 
 
@@ -118,6 +123,10 @@ def item_of(group: Any, key: str) -> Any:
 
 def columns_under(group: Any, where: str, prefix: str = "") -> Iterator[tuple[str, Column]]:
     """All datasets of a group and the groups in it, named by their paths."""
+    if prefix.count("/") > _DEEPEST:
+        raise bad(where, prefix, "is a group within too many others", "Put the observations into one group.")
+    if len(group) > _MOST_COLUMNS:
+        raise bad(where, prefix or "obs", f"holds {len(group):,} datasets", f"At most {_MOST_COLUMNS:,} are read.")
     for key in group:
         item = item_of(group, key)
         if isinstance(item, h5py_module().Group):
@@ -131,7 +140,9 @@ def reading(where: str) -> Iterator[None]:
     """Whatever HDF5 raises on a damaged file becomes a sentence that says where."""
     try:
         yield
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
+    except DataError:
+        raise
+    except Exception as error:
         raise DataError(
             f"{where} cannot be read: {error}. The file is damaged or not as its layout says."
         ) from error

@@ -1,44 +1,45 @@
 """Finding and opening HDF5 files, with a sentence for all that can be wrong with them."""
 
-import importlib
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import DataError, did_you_mean
+from ludus.data.demo import reading
+from ludus.data.guard import check_file
+from ludus.data.hdf5 import h5py_module
+from ludus.errors import DataError, LudusError, did_you_mean
+from ludus.files import open_regular
 
 SUFFIXES = (".hdf5", ".h5")
 
 
-def h5py_module() -> Any:
-    try:
-        return importlib.import_module("h5py")
-    except ImportError as error:
-        raise DataError("Recorded data needs the package h5py: `pip install 'ludus[data]'`.") from error
-
-
 def natural_key(name: str) -> list[tuple[int, int, str]]:
     """Sorts demo_2 before demo_10."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+    parts = [part for part in re.split(r"([0-9]+)", name) if part]
+    numbers = [part.lstrip("0") if part[0] in "0123456789" else None for part in parts]
+    # By their length first: whole numbers of any length, without making them such.
+    return [(1, 0, part) if n is None else (0, len(n), n) for part, n in zip(parts, numbers, strict=True)]
 
 
 def data_files(path: str) -> list[Path]:
     """The files that `path` names: itself, those in a folder, or several with commas between; each once."""
     if not path.strip():
         raise DataError("Say where the recorded data is: --data.path FILE, a folder, or several with commas.")
-    names = [path] if Path(path).expanduser().exists() else [part.strip() for part in path.split(",")]
-    found = [file for name in names if name for file in _files_of(Path(name).expanduser())]
+    # By os.path, which takes a name that no file can have for one that is not there.
+    names = [path] if os.path.exists(os.path.expanduser(path)) else [part.strip() for part in path.split(",")]
+    found = [file for name in names if name for file in _files_of(Path(os.path.expanduser(name)))]
     return list({file.resolve(): file for file in found}.values())
 
 
 def _files_of(path: Path) -> list[Path]:
-    if not path.exists():
+    if not os.path.lexists(path):
         beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         raise DataError(f"There is no file or folder {path}.{did_you_mean(path.name, beside)}")
-    if path.is_file():
-        return [path]
+    if not path.is_dir():
+        return [path]  # whoever opens it says what else it is
     files = [file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()]
     if not files:
         raise DataError(f"The folder {path} holds no {' or '.join(SUFFIXES)} files, nor do the folders in it.")
@@ -47,13 +48,18 @@ def _files_of(path: Path) -> list[Path]:
 
 @contextmanager
 def open_file(path: Path) -> Iterator[Any]:
-    """An open h5py.File, for reading."""
+    """An open h5py.File, for reading; nothing in it leads elsewhere."""
     h5py = h5py_module()
     try:
+        open_regular(path).close()
         file = h5py.File(path, "r")
-    except (OSError, RuntimeError) as error:
+    except LudusError as error:
+        raise DataError(str(error)) from error
+    except (OSError, RuntimeError, ValueError) as error:
         raise DataError(f"{path} cannot be opened: {_reason(path, str(error))}") from error
     with file:
+        with reading(str(path)):
+            check_file(file, path)
         yield file
 
 

@@ -4,6 +4,7 @@ import textwrap
 from typing import Any
 
 from ludus.envs.check import Finding, format_findings
+from ludus.errors import plain_text
 from ludus.logging.text import number
 
 _WIDTH = 100
@@ -20,7 +21,7 @@ def info_text(facts: dict[str, Any], findings: list[Finding]) -> str:
 
 def _files(facts: dict[str, Any]) -> list[str]:
     files = facts["files"]
-    lines = [f"{f['path']}  ({f['format']}, {size_text(f['bytes'])})" for f in files[:_MOST_FILES]]
+    lines = [f"{plain_text(f['path'])}  ({f['format']}, {size_text(f['bytes'])})" for f in files[:_MOST_FILES]]
     if len(files) > _MOST_FILES:
         lines.append(f"and {len(files) - _MOST_FILES} more files")
     return lines
@@ -69,7 +70,7 @@ def _contents(facts: dict[str, Any]) -> list[str]:
 def _observations(observations: dict[str, Any]) -> list[str]:
     width = max((len(key) for key in observations), default=0)
     return [
-        f"  {key:{width}}  {' × '.join(map(str, spec['shape'])):>14}  {spec['dtype']}"
+        f"  {plain_text(key):{width}}  {' × '.join(map(str, spec['shape'])):>14}  {spec['dtype']}"
         for key, spec in observations.items()
     ]
 
@@ -83,7 +84,9 @@ def _sentences(texts: list[str]) -> str:
 
 def _line(label: str, value: str) -> str:
     indent = " " * _LABEL
-    return textwrap.fill(f"{label:{_LABEL}}{value}", _WIDTH, subsequent_indent=indent, break_long_words=False)
+    return textwrap.fill(
+        f"{label:{_LABEL}}{plain_text(value)}", _WIDTH, subsequent_indent=indent, break_long_words=False
+    )
 
 
 def _wrapped(text: str) -> list[str]:

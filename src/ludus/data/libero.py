@@ -1,6 +1,5 @@
 """LIBERO's and robomimic's layout: data/demo_k/{obs/…, actions, rewards, dones}, attributes, mask/NAME."""
 
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -8,9 +7,14 @@ from typing import Any
 
 from ludus.data.config import DataConfig
 from ludus.data.demo import TRUE_REWARD, Column, Demo, bad, column_of, columns_under, item_of, text_of
-from ludus.data.files import h5py_module, natural_key
+from ludus.data.files import natural_key
+from ludus.data.guard import MOST_EPISODES, attribute
+from ludus.data.hdf5 import h5py_module
 from ludus.envs.check import Finding
-from ludus.errors import DataError, did_you_mean
+from ludus.errors import DataError, did_you_mean, plain_text
+from ludus.files import parse_json
+
+MOST_LANGUAGE = 2000  # characters
 
 
 def recognises(file: Any) -> bool:
@@ -38,6 +42,8 @@ def filters(file: Any) -> list[str]:
 def episodes(file: Any, path: Path, config: DataConfig) -> list[tuple[str, Callable[[], Demo]]]:
     """Names in natural order, each with what opens it."""
     data = file["data"]
+    if len(data) > MOST_EPISODES:
+        raise DataError(f"{path} holds {len(data):,} episodes; split it into files of {MOST_EPISODES:,} at most.")
     names = sorted((name for name in data if _is_group(data, name)), key=natural_key)
     if config.filter:
         names = _filtered(file, path, names, config.filter)
@@ -54,21 +60,29 @@ def _filtered(file: Any, path: Path, names: list[str], wanted: str) -> list[str]
     if wanted not in known:
         has = f"It has {', '.join(known)}." if known else "It has none."
         raise DataError(f"{path} has no filter mask/{wanted}.{did_you_mean(wanted, known)} {has}")
-    chosen = {text_of(name) for name in column_of(file["mask"], wanted, str(path)).read().ravel()}
+    chosen = _chosen(column_of(file["mask"], wanted, str(path)), len(names))
     missing = sorted(chosen - set(names), key=natural_key)
     if missing:
         raise bad(str(path), f"mask/{wanted}", f"names {missing[0]}, which is not there", "Write the filter anew.")
     return [name for name in names if name in chosen]
 
 
+def _chosen(mask: Column, most: int) -> set[str]:
+    """The names in a filter. One by one: many may be one long text of the file, and fill memory together."""
+    if mask.rows > most or mask.shape not in ((), (1,)) or mask.dtype.kind not in "SUO":
+        raise DataError(f"{mask.dataset.file.filename}: {mask.dataset.name} is no list of at most {most} names.")
+    return {text_of(name) for row in range(mask.rows) for name in mask.read(row, row + 1).ravel()}
+
+
 def language_of(data: Any) -> str:
     """The instruction in LIBERO's problem_info; nothing where there is none."""
     try:
-        info = json.loads(text_of(data.attrs.get("problem_info", "{}")))
+        info = parse_json(text_of(attribute(data, "problem_info") or "{}"))
         found = info.get("language_instruction", "") if isinstance(info, dict) else ""
     except ValueError:
         return ""
-    return " ".join(found) if isinstance(found, list) else str(found).strip().strip('"')
+    told = " ".join(map(str, found)) if isinstance(found, list) else str(found)
+    return plain_text(told, MOST_LANGUAGE).strip().strip('"')
 
 
 def _open(path: Path, data: Any, name: str, config: DataConfig, libero: bool, language: str) -> Demo:
@@ -100,20 +114,18 @@ def _open(path: Path, data: Any, name: str, config: DataConfig, libero: bool, la
 
 
 def _check_num_samples(group: Any, rows: int, where: str) -> None:
-    told = group.attrs.get("num_samples")
+    told = attribute(group, "num_samples")
     if told is not None and int(told) != rows:
         fix = "The episode was cut or the file put together wrongly; take it from its source again."
         raise bad(where, "num_samples", f"says {int(told)} steps, but there are {rows} actions", fix)
 
 
 def _flag(group: Any, key: str, where: str) -> bool | None:
-    value = group.attrs.get(key)
-    if value is None:
-        return None
     try:
-        return bool(value)
-    except ValueError as error:
+        value = attribute(group, key)
+    except DataError as error:
         raise bad(where, f"attribute {key}", "is not one yes or no", "Write it as True or False.") from error
+    return None if value is None else bool(value)
 
 
 def _terminated(group: Any, where: str) -> bool:
@@ -132,7 +144,7 @@ def findings(file: Any, path: Path) -> Iterator[Finding]:
     groups = [data[name] for name in data if _is_group(data, name)]
     steps = sum(len(group["actions"]) for group in groups if "actions" in group)
     for key, found, what in (("num_demos", len(groups), "episodes"), ("total", steps, "steps")):
-        told = data.attrs.get(key)
+        told = attribute(data, key)
         if told is not None and int(told) != found:
             fix = "Part of the file may be missing: compare it with its source."
             yield Finding("warning", f"{path.name}: attribute {key} says {int(told)} {what}, it has {found}.", fix)

@@ -1,6 +1,5 @@
 """Minari's layout: episode_k/{observations T+1, actions, rewards, terminations, truncations, infos}."""
 
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -8,9 +7,12 @@ from typing import Any
 
 from ludus.data.config import DataConfig
 from ludus.data.demo import Column, Demo, bad, column_of, columns_under, item_of, text_of
-from ludus.data.files import h5py_module, natural_key
+from ludus.data.files import natural_key
+from ludus.data.guard import MOST_CHOICES, MOST_EPISODES, MOST_TEXT, attribute
+from ludus.data.hdf5 import h5py_module
 from ludus.envs.check import Finding
-from ludus.errors import DataError
+from ludus.errors import DataError, LudusError
+from ludus.files import parse_json, read_bounded
 
 OBSERVATIONS = "observations"  # the only key, where an observation is one array
 
@@ -35,6 +37,8 @@ def episodes(file: Any, path: Path, config: DataConfig) -> list[tuple[str, Calla
     """Names in natural order, each with what opens it."""
     if config.filter:
         raise DataError(f"{path} is in Minari's layout, which has no filters: leave --data.filter out.")
+    if len(file) > MOST_EPISODES:
+        raise DataError(f"{path} holds {len(file):,} episodes; split it into files of {MOST_EPISODES:,} at most.")
     names = sorted((name for name in file if name.startswith("episode_")), key=natural_key)
     num_actions = _num_actions(file, path)
     return [(name, partial(_open, path, file, name, config, num_actions)) for name in names]
@@ -85,8 +89,9 @@ def _num_actions(file: Any, path: Path) -> int:
     """Of a discrete action space, which newer files describe in metadata.json beside them."""
     try:
         beside = path.with_name("metadata.json")
-        described = json.loads(beside.read_text()) if beside.is_file() else {}
-        space = json.loads(text_of(file.attrs.get("action_space") or described.get("action_space") or "{}"))
-        return int(space.get("n", 0)) if space.get("type") == "Discrete" else 0
-    except (ValueError, AttributeError, TypeError, OSError):
+        described = parse_json(read_bounded(beside, MOST_TEXT)) if beside.is_file() else {}
+        space = parse_json(text_of(attribute(file, "action_space") or described.get("action_space") or "{}"))
+        choices = int(space.get("n", 0)) if space.get("type") == "Discrete" else 0
+        return choices if 0 <= choices <= MOST_CHOICES else 0
+    except (ValueError, AttributeError, TypeError, OSError, OverflowError, LudusError):
         return 0  # a description that cannot be read is no loss: the actions themselves tell

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from typing import Any, Self
 import numpy as np
 
 from ludus.data import libero
-from ludus.data.files import h5py_module, open_file
+from ludus.data.files import open_file
+from ludus.data.hdf5 import h5py_module
 from ludus.errors import DataError
 
 LEARNED_REWARD = "learned_rewards"
@@ -112,11 +114,11 @@ def _new_file(path: Path, start_from: Path | None = None) -> Iterator[Any]:
     """An open file that gets its name when the block ends well."""
     check_target(path)
     h5py = h5py_module()
-    aside = path.with_name(f".{path.name}.tmp")
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")  # a name where nobody has laid a link
     try:
         if start_from is not None:
             shutil.copyfile(start_from, aside)
-        with h5py.File(aside, "w" if start_from is None else "r+") as file:
+        with h5py.File(aside, "x" if start_from is None else "r+") as file:
             yield file
         with aside.open("rb") as written:
             os.fsync(written.fileno())

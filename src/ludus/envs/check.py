@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ludus.envs.vec import Step, VecEnv
-from ludus.errors import LudusError
+from ludus.errors import LudusError, plain_text
 
 EnvFactory = Callable[[int], VecEnv]  # number of environments → a new group of them
 
@@ -77,9 +77,9 @@ def format_findings(findings: list[Finding]) -> str:
     """One line a finding, its remedy below it, and a count at the end."""
     lines = []
     for finding in findings:
-        lines.append(f"{finding.level:8} {finding.what}")
+        lines.append(f"{finding.level:8} {plain_text(finding.what)}")
         if finding.fix:
-            lines.append(f"{'':8} → {finding.fix}")
+            lines.append(f"{'':8} → {plain_text(finding.fix)}")
     errors, warnings, fine = (sum(f.level == level for f in findings) for level in ("error", "warning", "ok"))
     plural = ("" if errors == 1 else "s", "" if warnings == 1 else "s")
     return "\n".join([*lines, f"{errors} error{plural[0]}, {warnings} warning{plural[1]}, {fine} fine"])
