@@ -1,6 +1,7 @@
 """Small Gymnasium environments, good and bad, for the tests of `ludus.envs.gym`."""
 
 import enum
+import os
 import random
 import time
 from collections import Counter, deque
@@ -19,9 +20,10 @@ class Scripted(gym.Env):
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = spaces.Discrete(2)
 
-    def __init__(self, script: dict[str, str] | None = None, once: str = "") -> None:
+    def __init__(self, script: dict[str, str] | None = None, once: str = "", meet: str = "") -> None:
         self.script = script or {}
         self.once = once  # a file that remembers, across processes, that the script was played
+        self.meet = meet  # a folder in which two processes wait for each other
         self.count = 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -51,8 +53,10 @@ class Scripted(gym.Env):
                 return ""
         if event == "raise":
             raise ValueError("the gripper fell off")
-        if event == "sleep":
-            time.sleep(0.5)
+        if event == "meet":
+            (Path(self.meet) / str(os.getpid())).touch()
+            while len(list(Path(self.meet).iterdir())) < 2:
+                time.sleep(0.01)
         if event == "hang":
             time.sleep(1000)
         return event

@@ -258,7 +258,7 @@ def test_a_style_reward_keeps_the_contract() -> None:
 
 def test_both_rewards_are_paid_by_their_weights_and_their_means_are_told() -> None:
     style, plain = make_style(6, task_weight=0.3, style_weight=2.0), make_drift(6)
-    adversary = style._adversary
+    adversary = style.adversary
     assert torch.equal(style.reset(1), plain.reset(1))
     sums, lengths = torch.zeros((2, 6)), torch.zeros(6)
     generator, ended = torch.Generator().manual_seed(0), 0
@@ -285,7 +285,7 @@ def test_what_is_recorded_is_the_motion_of_the_step_also_where_an_episode_ended(
     actions = torch.rand((15, 3, 2)) * 2 - 1
     for action in actions:
         style.step(action)
-    drawn = style._adversary.rollout.draw(3000, torch.Generator())
+    drawn = style.adversary.rollout.draw(3000, torch.Generator())
     assert {tuple(w) for w in drawn.tolist()} == {tuple(w) for w in actions.flatten(0, 1).tolist()}
 
 

@@ -302,7 +302,6 @@ def test_a_full_disk_is_a_sentence_and_leaves_the_earlier_checkpoint_alone(tmp_p
         capture_output=True,
         text=True,
         cwd=Path(__file__).parent,
-        timeout=60,
     )
     assert result.returncode == 0, result.stderr
     sentences = result.stdout.splitlines()

@@ -226,7 +226,7 @@ def test_a_replay_of_several_agents_goes_on_until_the_last_is_gone_and_forgets_w
         def forget(self, ended: Any = None) -> None:
             super().forget(ended)
             forgotten.append(ended.tolist())
-            assert self._state[ended].count_nonzero() == 0
+            assert self.state[ended].count_nonzero() == 0
 
     config = PettingZooConfig("pettingzoo_test_envs:Arena")
     env = make_vec_env(config, 1)
@@ -319,15 +319,15 @@ def test_an_actor_remembers_until_it_is_told_to_forget(forage: Path) -> None:
     obs = torch.rand((3, *policy.obs_space.shape), generator=torch.Generator().manual_seed(0))
     actor = policy.actor()
     actor.act(obs)
-    after_one = actor._state
+    after_one = actor.state
     assert after_one is not None
     actor.act(obs)
-    assert not torch.equal(actor._state, after_one)
+    assert not torch.equal(actor.state, after_one)
     actor.forget(np.array([True, False, True]))
-    assert actor._state.count_nonzero(1).gt(0).tolist() == [False, True, False]
+    assert actor.state.count_nonzero(1).gt(0).tolist() == [False, True, False]
     actor.forget()
     actor.act(obs)
-    assert torch.equal(actor._state, after_one)
+    assert torch.equal(actor.state, after_one)
 
 
 def test_an_exported_memory_acts_step_by_step_like_the_actor(

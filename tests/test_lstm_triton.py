@@ -1,11 +1,8 @@
 """The LSTM kernels against a plain loop and autograd in double precision.
 
-On a GPU the real kernels run; elsewhere Triton's interpreter runs them, where Triton is installed.
+On a GPU the real kernels run; elsewhere Triton's interpreter (conftest.py), where Triton is installed.
 """
 
-import importlib.util
-import os
-import sys
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -13,16 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("needs Triton", allow_module_level=True)
-if not torch.cuda.is_available():
-    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("Triton is already imported, too late to choose its interpreter", allow_module_level=True)
-    os.environ["TRITON_INTERPRET"] = "1"
+pytest.importorskip("triton", reason="Triton is not installed")
+from conftest import ON_GPU
+from ludus.policies import lstm_triton as lstm
 
-lstm = pytest.importorskip("ludus.policies.lstm_triton")
+pytestmark = pytest.mark.gpu
 
-ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2 if ON_GPU else 1e-4, "bf16": 5e-2}
 ODD_SIZES = [(4, 7, 5), (3, 1, 96), (2, 3, 1)]
@@ -32,10 +25,10 @@ SIZES = ODD_SIZES + (
     else [(5, 37, 64), (1, 16, 64), (2, 19, 128)]
 )
 every_precision = pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
-real_segment_tile = lstm._segment_tile
+real_segment_tile = lstm.segment_tile
 
 
-def lone_program(rows: int, hidden: int, precision: str, device: torch.device, inputs: int) -> "lstm.Tile | None":
+def lone_program(rows: int, hidden: int, precision: str, device: torch.device, inputs: int) -> lstm.Tile | None:
     """The interpreter runs one program after the other, so there none may wait for its neighbour."""
     return lstm.Tile(rows=16, cols=64, depth=32) if hidden == 64 and precision != "float32" else None
 
@@ -43,9 +36,9 @@ def lone_program(rows: int, hidden: int, precision: str, device: torch.device, i
 @pytest.fixture(autouse=True)
 def _suit_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     if not ON_GPU:
-        monkeypatch.setattr(lstm, "_segment_tile", lone_program)
+        monkeypatch.setattr(lstm, "segment_tile", lone_program)
         # It cannot multiply bfloat16; half precision takes the same paths.
-        monkeypatch.setitem(lstm._DOT_TYPES, "bf16", torch.float16)
+        monkeypatch.setitem(lstm.DOT_TYPES, "bf16", torch.float16)
 
 
 class Segment(NamedTuple):
@@ -161,7 +154,7 @@ def test_step_matches_double_precision(precision: str, rows: int, hidden: int) -
 def test_step_takes_a_weight_already_short(hidden: int) -> None:
     s = random_segment(1, 16, hidden)
     expected, actual = torch.empty_like(s.grad_h[0]), torch.empty_like(s.grad_h[0])
-    short = s.weight.to(lstm._DOT_TYPES["bf16"])
+    short = s.weight.to(lstm.DOT_TYPES["bf16"])
     c = torch.empty_like(actual)
     lstm.lstm_step(s.x_gates[0].clone(), short.float(), s.h0, s.c0, expected, c, "bf16")
     lstm.lstm_step(s.x_gates[0].clone(), short, s.h0, s.c0, actual, c, "bf16")
@@ -210,7 +203,7 @@ def test_fits(
     properties = SimpleNamespace(
         multi_processor_count=gpu.processors, shared_memory_per_multiprocessor=gpu.shared_kib * 1024
     )
-    monkeypatch.setattr(lstm, "_segment_tile", real_segment_tile)
+    monkeypatch.setattr(lstm, "segment_tile", real_segment_tile)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: gpu.capability)
     assert lstm.fits(rows, hidden, precision, torch.device("cuda")) is expected

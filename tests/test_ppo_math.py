@@ -149,9 +149,9 @@ def test_written_out_gradient_equals_autograd(
         keep=(torch.rand(horizon, segments, generator=g) < 0.7).double() if memory else None,
     )
     ppo = PPO(policy.double(), ppo_config, schedule_of(segments, horizon), seed=0)
-    ppo._entropy_coef = torch.tensor(0.03, dtype=torch.float64)
+    ppo.entropy_coef = torch.tensor(0.03, dtype=torch.float64)
     with torch.no_grad():
-        ppo._step(batch, measured=False)
+        ppo.step(batch, measured=False)
     written = [p.grad.clone() for p in policy.parameters() if p.grad is not None]
     for p in policy.parameters():
         p.grad = None

@@ -1,11 +1,8 @@
-"""The fused loss against the formulas of `PPO._step` in double precision.
+"""The fused loss against the formulas of `PPO.step` in double precision.
 
-On a GPU the real kernel runs; elsewhere Triton's interpreter runs it, where Triton is installed.
+On a GPU the real kernel runs; elsewhere Triton's interpreter (conftest.py), where Triton is installed.
 """
 
-import importlib.util
-import os
-import sys
 from typing import NamedTuple
 
 import pytest
@@ -14,19 +11,16 @@ from torch import Tensor
 
 from ludus.policies.heads import CategoricalHead
 
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("needs Triton", allow_module_level=True)
-if not torch.cuda.is_available():
-    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("Triton is already imported, too late to choose its interpreter", allow_module_level=True)
-    os.environ["TRITON_INTERPRET"] = "1"
+pytest.importorskip("triton", reason="Triton is not installed")
+from conftest import ON_GPU
+from ludus.algorithms import ppo_triton
 
-ppo_triton = pytest.importorskip("ludus.algorithms.ppo_triton")
-
-ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 # What the interpreter's numpy says of broken numbers.
-pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:All-NaN slice")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:All-NaN slice"),
+]
 CLIP, VALUE_COEF = 0.2, 0.7
 SIZES = [(1, 1), (3, 1), (1, 2), (7, 3), (128, 4), (129, 5), (300, 18), (65, 33), (9, 130), (37, 256)] + (
     [(8192, 4), (32768, 18), (5000, 256), (100_003, 9)] if ON_GPU else []

@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -40,15 +39,6 @@ from ludus.policies.reward import RewardModel
 SMALL = RewardConfig(method="rrd", rrd_batch_size=64, rrd_sample_size=16, hidden=(64, 64), learning_rate=1e-3)
 VECTOR = {"obs": ((3,), torch.float32)}
 IMAGE = {"camera": ((24, 24, 3), torch.uint8), "arm": ((2,), torch.float32)}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads that wait for a busy core make small networks ten times slower."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Draw(NamedTuple):
@@ -257,7 +247,7 @@ def random_episodes(obs: dict[str, Any], action: int | None, count: int, seed: i
 def taped_loss(model: RewardModel, config: RewardConfig, steps: Steps) -> Tensor:
     """All losses in plain torch, for autograd."""
     draw, (m, k) = steps.draw, steps.draw.weight.shape
-    inputs = model._inputs(model.encode(steps.obs), steps.action, model.encode(steps.next_obs))
+    inputs = model.inputs(model.encode(steps.obs), steps.action, model.encode(steps.next_obs))
     heads = model.head(model.trunk(inputs)).view(m, k, -1)
     r, target = heads[..., 0], (draw.episode_return / draw.length / model.return_scale).float()
     loss = ((r * draw.weight).sum(1) - target).square().mean()

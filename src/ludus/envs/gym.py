@@ -81,6 +81,11 @@ class BlockVecEnv(VecEnv):
         self.obs_space, self.action_space = block.of.obs, block.of.action
         self._actions: Any = None
 
+    @property
+    def envs(self) -> list[Any]:
+        """The environments themselves, of the first row first."""
+        return self._block.envs
+
     def reset(self, seed: int) -> Tensor:
         self._block.reset(seed)
         self._note_present()

@@ -85,6 +85,11 @@ class GymWorkersVecEnv(VecEnv):
         for worker in self._workers:
             worker.start()
 
+    @property
+    def worker_pids(self) -> list[int]:
+        """The processes, of the first rows first."""
+        return [worker.pid for worker in self._workers]
+
     def reset(self, seed: int) -> Tensor:
         self._seed, self._tick = seed, 0
         self._ask_all(_pack({"do": "reset", "seed": seed}))
@@ -189,6 +194,10 @@ class _Worker:
         self.failures = 0  # in a row
         self._context, self._timeout_s = context, timeout_s
         self._process: Any = None
+
+    @property
+    def pid(self) -> int:
+        return int(self._process.pid)
 
     def start(self) -> None:
         self._pipe, theirs = self._context.Pipe()
