@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -103,7 +103,7 @@ class Picture(gym.Env):
 
     observation_space = spaces.Box(0, 255, (4, 5, 3), np.uint8)
     action_space = spaces.Discrete(2)
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 30}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 (as gymnasium.Env declares it)
 
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
@@ -169,7 +169,7 @@ class Attributes(gym.Env):
         self.visits: Counter[int] = Counter()
         self.grid = np.asfortranarray(self.np_random.uniform(size=(3, 4)))
         self.same_grid = self.grid  # written through one, read through the other
-        self.nested = {"list": [np.float32(1.5), (1, 2)], 7: {"big": 2**100}, "set": {1, 2}}
+        self.nested: dict[Any, Any] = {"list": [np.float32(1.5), (1, 2)], 7: {"big": 2**100}, "set": {1, 2}}
         self.body.mass = 1.0
         self.count = 0
         return self._obs(), {}

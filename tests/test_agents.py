@@ -132,7 +132,9 @@ def batch_for(agent: Agent, n: int = 32, seed: int = 3) -> Batch:
 
 def learn(agent: Agent, batch: Batch, update: int = 0) -> Tensor:
     with torch.inference_mode():
-        return agent.learn(batch, update).clone()
+        told = agent.learn(batch, update)
+    assert told is not None
+    return told.clone()
 
 
 class Net:
@@ -430,7 +432,8 @@ def test_epsilon_falls_over_the_first_part_of_training() -> None:
     agent.dqn = DQNConfig(epsilon=0.8, epsilon_final=0.2, epsilon_until=0.5)
     for done, expected in ((0.0, 0.8), (0.25, 0.5), (0.5, 0.2), (0.9, 0.2)):
         agent.set_progress(done)
-        assert float(agent.policy.head.epsilon) == pytest.approx(expected)
+        epsilon: Any = agent.policy.head.epsilon
+        assert float(epsilon) == pytest.approx(expected)
 
 
 UNBOUNDED = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)

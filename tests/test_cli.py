@@ -26,7 +26,16 @@ from ludus.logging.jsonl import read_metrics
 from ludus.presets import all_presets
 from ludus.training.checkpoint import checkpoints_in, newest_intact
 
-QUICK = ("--env.num-envs", "4", "--ppo.horizon", "8", "--ppo.minibatches", "2", "--ppo.update-epochs", "1")
+QUICK: tuple[Any, ...] = (
+    "--env.num-envs",
+    "4",
+    "--ppo.horizon",
+    "8",
+    "--ppo.minibatches",
+    "2",
+    "--ppo.update-epochs",
+    "1",
+)
 QUICK += ("--total-steps", "64", "--eval.episodes", "2", "--log.no-report", "--log.no-tensorboard")
 SCRIPTED = "gym:gym_test_envs:ludus-test/Scripted-v0"
 

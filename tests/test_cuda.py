@@ -145,7 +145,7 @@ def assert_same_training(one: Loop, other: Loop) -> None:
 @pytest.mark.parametrize("memory", ["none", "lstm"])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_a_graph_trains_as_single_calls_do(memory: str, groups: int, device: str, recordings: Recordings) -> None:
-    changes = {"policy.memory": memory, "groups": groups, **PRIORITIES}
+    changes: Settings = {"policy.memory": memory, "groups": groups, **PRIORITIES}
     assert_same_training(*loops("forage", device, changes))
     assert_recorded(recordings, device)
 
@@ -155,7 +155,12 @@ def test_a_graph_trains_as_single_calls_do_with_plain_segments_in_random_order(
     memory: str, device: str, recordings: Recordings
 ) -> None:
     """One segment of every row, several passes, advantages estimated anew, a limit on the divergence."""
-    plain = {"ppo.segments": 0, "ppo.recompute_advantages": True, "ppo.target_kl": 0.02, "ppo.value_clip": 0.2}
+    plain: Settings = {
+        "ppo.segments": 0,
+        "ppo.recompute_advantages": True,
+        "ppo.target_kl": 0.02,
+        "ppo.value_clip": 0.2,
+    }
     plain |= {"policy.memory": memory, "policy.normalize_obs": True, "groups": 2}
     assert_same_training(*loops("forage", device, plain))
     assert_recorded(recordings, device)
@@ -165,7 +170,7 @@ def test_rollouts_that_grow_after_a_resume_are_as_without_a_graph(device: str, r
     """The first rollout of a run is its longest, but that of a resumed one is not."""
     lengths = [SegmentSchedule(24, 28, 8).steps(update) for update in range(12)]
     resumed_at = next(u for u in range(2, 12) if lengths[u] < lengths[u + 1])
-    changes = {"policy.memory": "lstm", "groups": 2, **PRIORITIES}
+    changes: Settings = {"policy.memory": "lstm", "groups": 2, **PRIORITIES}
     graphs, eager = loops("forage", device, changes)
     first = make_loop(settings_of("forage", device, {**changes, "cuda_graphs": False}))
     for _ in range(resumed_at):

@@ -1,6 +1,7 @@
 """Forage: its rules against a slow simulation of one map, its random numbers, its maps, and exact continuation."""
 
 from collections import deque
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -162,7 +163,7 @@ def test_a_berry_that_several_agents_reach_goes_to_each_of_them_as_often() -> No
 # Looking ------------------------------------------------------------------------------------------------
 def test_it_keeps_the_contract_of_an_environment() -> None:
     for level, steps in (("default", 200), ("swap", 60)):
-        findings = check_env(lambda n, level=level: make(n, **LEVELS[level]), steps=steps)
+        findings = check_env(partial(make, **LEVELS[level]), steps=steps)
         assert [f for f in findings if f.level == "error"] == []
     env = make(**LEVELS["swap"])
     assert env.obs_space.shape == (104,)

@@ -49,7 +49,7 @@ def test_rows_are_what_gymnasium_gives_when_each_environment_is_stepped_by_hand(
     group = make(env_id, max_steps=40)
     plain = [gym.make(env_id, max_episode_steps=40) for _ in range(3)]
     obs = group.reset(5)
-    flat = [
+    flat: list[Any] = [
         gym.spaces.flatten(e.observation_space, e.reset(seed=derive_seed(5, i) % 2**31)[0])
         for i, e in enumerate(plain)
     ]
@@ -173,7 +173,7 @@ def test_dict_and_tuple_observations_become_one_float32_vector() -> None:
     assert env.obs_space.shape == (8,)
     assert obs.dtype == torch.float32
     step = env.step(torch.tensor([1, 2]))
-    expected = gym.spaces.flatten(space, {"action": 7, "where": (2, np.array([1, 0]))})
+    expected: Any = gym.spaces.flatten(space, {"action": 7, "where": (2, np.array([1, 0]))})
     assert step.obs[1].tolist() == expected.tolist()
 
 

@@ -242,7 +242,12 @@ def test_wandb_resumes_the_same_run_and_logs_by_step(monkeypatch: pytest.MonkeyP
         log=lambda metrics, step: calls.append(("log", (step, metrics))),
         finish=lambda: calls.append(("finish", None)),
     )
-    module = types.SimpleNamespace(init=lambda **options: calls.append(("init", options)) or run)
+
+    def init(**options: object) -> types.SimpleNamespace:
+        calls.append(("init", options))
+        return run
+
+    module = types.SimpleNamespace(init=init)
     monkeypatch.setitem(sys.modules, "wandb", module)
     sink = WandbSink("project", "name", {"seed": 7}, tmp_path / "wandb", resume_id="abc")
     sink.write(5, {"a": 1.0})

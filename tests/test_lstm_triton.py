@@ -28,7 +28,9 @@ every_precision = pytest.mark.parametrize("precision", ["float32", "tf32", "bf16
 real_segment_tile = lstm.segment_tile
 
 
-def lone_program(rows: int, hidden: int, precision: str, device: torch.device, inputs: int) -> lstm.Tile | None:
+def lone_program(
+    rows: int, hidden: int, precision: lstm.Precision, device: torch.device, inputs: int
+) -> lstm.Tile | None:
     """The interpreter runs one program after the other, so there none may wait for its neighbour."""
     return lstm.Tile(rows=16, cols=64, depth=32) if hidden == 64 and precision != "float32" else None
 
@@ -80,10 +82,11 @@ def reference(s: Segment) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         cs.append(c)
     hidden = torch.stack(hs)
     hidden.backward(grad_h)
+    assert x_gates.grad is not None
     return torch.stack(gates).detach(), hidden.detach(), torch.stack(cs).detach(), x_gates.grad
 
 
-def assert_close(actual: Tensor, expected: Tensor, precision: str) -> None:
+def assert_close(actual: Tensor, expected: Tensor, precision: lstm.Precision) -> None:
     assert torch.isfinite(actual).all()
     scale = expected.abs().max().clamp(min=1.0)
     assert ((actual.double() - expected).abs().max() / scale).item() < TOLERANCE[precision]
@@ -91,7 +94,7 @@ def assert_close(actual: Tensor, expected: Tensor, precision: str) -> None:
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @every_precision
-def test_segment_matches_double_precision(precision: str, size: tuple[int, int, int]) -> None:
+def test_segment_matches_double_precision(precision: lstm.Precision, size: tuple[int, int, int]) -> None:
     s = random_segment(*size)
     gates_true, h_true, c_true, grad_true = reference(s)
 
@@ -108,7 +111,7 @@ def test_segment_matches_double_precision(precision: str, size: tuple[int, int, 
 
 @pytest.mark.parametrize("hidden", [64, 40])
 @every_precision
-def test_reset_hides_the_past_exactly(precision: str, hidden: int) -> None:
+def test_reset_hides_the_past_exactly(precision: lstm.Precision, hidden: int) -> None:
     s = random_segment(4, 16, hidden)
     s.keep[:] = 1.0
     s.keep[2, :8] = 0.0
@@ -132,7 +135,7 @@ def test_reset_hides_the_past_exactly(precision: str, hidden: int) -> None:
 
 @pytest.mark.parametrize(("rows", "hidden"), [(19, 64), (130, 128), (1, 64), (33, 40), (3, 1)])
 @every_precision
-def test_step_matches_double_precision(precision: str, rows: int, hidden: int) -> None:
+def test_step_matches_double_precision(precision: lstm.Precision, rows: int, hidden: int) -> None:
     """The states are columns of wider tensors, whose other columns stay as they are."""
     s = random_segment(1, rows, hidden, seed=1)
     s.keep[:] = 1.0
@@ -198,7 +201,7 @@ H200, CONSUMER, OLD = Gpu((9, 0), 132, 228), Gpu((8, 9), 128, 100), Gpu((7, 5), 
     ],
 )
 def test_fits(
-    monkeypatch: pytest.MonkeyPatch, gpu: Gpu, rows: int, hidden: int, precision: str, expected: bool
+    monkeypatch: pytest.MonkeyPatch, gpu: Gpu, rows: int, hidden: int, precision: lstm.Precision, expected: bool
 ) -> None:
     properties = SimpleNamespace(
         multi_processor_count=gpu.processors, shared_memory_per_multiprocessor=gpu.shared_kib * 1024
@@ -212,7 +215,7 @@ def test_fits(
 @pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
 @pytest.mark.parametrize("hidden", [128, 40])
 @every_precision
-def test_all_can_be_captured(precision: str, hidden: int) -> None:
+def test_all_can_be_captured(precision: lstm.Precision, hidden: int) -> None:
     s = random_segment(8, 64, hidden)
     gates, h, c = s.x_gates.clone(), torch.empty_like(s.grad_h), torch.empty_like(s.grad_h)
     grad_gates, new_h, new_c = torch.empty_like(gates), torch.empty_like(h[0]), torch.empty_like(c[0])

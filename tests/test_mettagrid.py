@@ -3,6 +3,7 @@
 import importlib.metadata
 import logging
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -255,7 +256,7 @@ def test_unknown_names_are_refused() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"num_envs": 0}, {"agents": -1}, {"max_steps": -1}])
-def test_senseless_numbers_are_refused(settings: dict[str, int]) -> None:
+def test_senseless_numbers_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="num_envs >= 1"):
         make(**settings)
 

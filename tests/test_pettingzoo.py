@@ -506,7 +506,7 @@ def test_things_that_were_one_at_the_start_are_restored_as_two() -> None:
 def test_positions_of_sprites_are_state_and_sprites_that_come_later_are_not_forgotten() -> None:
     pygame = pytest.importorskip("pygame", reason="pygame is not installed")
 
-    class Ship(pygame.sprite.Sprite):  # type: ignore[misc, name-defined]
+    class Ship(pygame.sprite.Sprite):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.rect, self.speed = pygame.Rect(1, 2, 3, 4), pygame.Vector2(0.1, 0.2)

@@ -3,7 +3,7 @@
 On a GPU the real kernel runs; elsewhere Triton's interpreter (conftest.py), where Triton is installed.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -63,12 +63,11 @@ def random_inputs(
     steps = torch.cat([action, log_prob - log_ratio, advantage, returns, old_value, present], 1).to(DEVICE)
     share = steps[:, 5] / steps[:, 5].sum().clamp(min=1.0) if some_absent else 1.0 / n
     entropy_coef = torch.tensor(0.05, device=DEVICE) if bonus else None
-    return Inputs(
-        logits.to(DEVICE), value[:, 0].to(DEVICE), steps[:, :1], *steps[:, 1:5].unbind(1), share, entropy_coef
-    )
+    old = (steps[:, 1], steps[:, 2], steps[:, 3], steps[:, 4])
+    return Inputs(logits.to(DEVICE), value[:, 0].to(DEVICE), steps[:, :1], *old, share, entropy_coef)
 
 
-def double(x: Tensor | float | None) -> Tensor | float | None:
+def double(x: Any) -> Any:
     return x.double() if isinstance(x, Tensor) else x
 
 
@@ -101,7 +100,9 @@ def reference(inputs: Inputs, value_clip: float) -> Outputs:
 
 
 def fused(inputs: Inputs, value_clip: float = 0.0) -> Outputs:
-    return Outputs(*ppo_triton.fused_loss(*inputs, CLIP, value_clip, VALUE_COEF))
+    grad_logits, grad_value, sums = ppo_triton.fused_loss(*inputs, CLIP, value_clip, VALUE_COEF)
+    assert sums is not None
+    return Outputs(grad_logits, grad_value, sums)
 
 
 def assert_matches(inputs: Inputs, value_clip: float) -> None:
@@ -135,6 +136,7 @@ def test_every_setting_matches(value_clip: float, bonus: bool, shift: float) -> 
 def test_absent_steps_have_no_gradient() -> None:
     inputs = random_inputs(50, 4, some_absent=True)
     out = fused(inputs, 0.4)
+    assert isinstance(inputs.share, Tensor)
     absent = inputs.share == 0
     assert absent.any()
     assert not out.grad_logits[absent].any()
@@ -161,7 +163,8 @@ def test_logits_may_be_columns_of_a_wider_tensor() -> None:
 
 def test_columns_may_be_contiguous() -> None:
     inputs = random_inputs(37, 5, some_absent=True)
-    assert_same(inputs, Inputs(*(x.contiguous() for x in inputs)))
+    columns: Any = (x.contiguous() if isinstance(x, Tensor) else x for x in inputs)
+    assert_same(inputs, Inputs(*columns))
 
 
 def test_unmeasured_gradients_are_the_same() -> None:
@@ -223,10 +226,11 @@ def test_can_be_captured(some_absent: bool) -> None:
         out = fused(inputs, 0.4)
     # A replay reads what lies there now, the entropy's weight among it.
     for place, new in zip(inputs, other, strict=True):
-        if isinstance(place, Tensor):
+        if isinstance(place, Tensor) and isinstance(new, Tensor):
             place.copy_(new)
     graph.replay()
     assert all(torch.equal(a, b) for a, b in zip(out, expected, strict=True))
+    assert inputs.entropy_coef is not None
     inputs.entropy_coef.fill_(1.0)
     graph.replay()
     assert not torch.equal(out.grad_logits, expected.grad_logits)

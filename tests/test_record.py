@@ -94,12 +94,15 @@ def test_a_recording_can_be_replayed_from_its_first_state(file: Path) -> None:
 
 
 def test_the_hidden_reward_rises_in_successes_and_not_in_failures(episodes: list[Episode]) -> None:
+    ends: dict[bool, list[float]] = {True: [], False: []}
+    rises = []
     for episode in episodes:
         assert episode.true_reward is not None
         assert episode.true_reward.min() >= 0
         assert episode.true_reward.max() <= 1.01
-    ends = {wanted: [e.true_reward[-1] for e in episodes if e.success is wanted] for wanted in (True, False)}
-    rises = [e.true_reward[-1] - e.true_reward[0] for e in episodes if e.success]
+        ends[bool(episode.success)].append(episode.true_reward[-1])
+        if episode.success:
+            rises.append(episode.true_reward[-1] - episode.true_reward[0])
     assert min(rises) > 0.3
     assert min(ends[True]) > 0.9
     assert np.mean(ends[False]) < 0.7
