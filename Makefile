@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # A new folder every time, and not from the shell's environment: nothing of the user's is ever overwritten.
 RUN := runs/demo/$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: help install demo test test-all lint bench clean
+.PHONY: help install demo test test-all test-gpu lint bench clean
 
 help:  ## show the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -30,18 +30,26 @@ demo: install  ## train the KUKA (minutes on two cores), evaluate it on 200 new 
 lint: install  ## ruff (lint, format) and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 # MuJoCo Warp runs on a CPU as well, slowly: enough to hold it against MuJoCo.
 $(VENV)/.warp: $(VENV)/.installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[gpu]'
 	@touch $@
 
-test: lint $(VENV)/.warp  ## lint, types and the tests (under 20 minutes on two cores)
-	$(BIN)/python -m pytest
+# Two processes by default: each takes up to 2 GB. What a process has not begun, an idle one takes over.
+WORKERS ?= 2
+PYTEST = -m pytest -n $(WORKERS) --dist worksteal
+
+test: lint $(VENV)/.warp  ## lint, types and the tests (6 minutes on two cores)
+	$(BIN)/python $(PYTEST)
 
 test-all: lint $(VENV)/.warp  ## the slow tests too
-	$(BIN)/python -m pytest -m ''
+	$(BIN)/python $(PYTEST) -m ''
+
+# In the environment of PYTHON, as it is: a machine with a GPU may have no network. In one process: it has one GPU.
+test-gpu:  ## what is about a GPU, on the one that is there; needs PYTHON with torch, pytest and what Ludus needs
+	$(PYTHON) -m pytest -m gpu
 
 bench: install  ## speed beside Stable-Baselines3; see benchmarks/README.md for the others
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'

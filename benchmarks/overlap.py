@@ -26,7 +26,7 @@ HORIZON = 16
 WAIT_S = 0.001
 
 
-class Slow(gym.Env[np.ndarray, int]):
+class Slow(gym.Env[np.ndarray, Any]):
     """Every step waits for something outside."""
 
     observation_space = gym.spaces.Box(-1, 1, (32,), np.float32)
@@ -46,7 +46,7 @@ class Slow(gym.Env[np.ndarray, int]):
 if "Slow-v0" not in gym.registry:  # this file is also imported by the workers
     gym.register("Slow-v0", entry_point="overlap:Slow")
 
-CASES = {
+CASES: dict[str, tuple[GymConfig | KukaConfig, tuple[int, ...]]] = {
     # The environments, and the hidden layers of the network.
     "worker processes": (GymConfig(id="overlap:Slow-v0", num_envs=256, workers=16), (2048, 2048)),
     "simulator threads": (KukaConfig(num_envs=256, threads=1), (2048, 2048, 1024)),

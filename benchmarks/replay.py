@@ -8,6 +8,7 @@ import argparse
 import dataclasses
 import statistics
 import time
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -21,7 +22,7 @@ from ludus.training.loop import PRECISIONS, find_device
 from ludus.training.replay_job import make_learner, make_policy
 
 OBS, ACTIONS, EPISODE = 17, 6, 1000  # HalfCheetah
-CASES = {
+CASES: dict[str, dict[str, Any]] = {
     "SAC": {"reward.method": "none"},
     "TD3": {"reward.method": "none", "algo": "td3", "replay.train_target": 2},
     "SAC + RRD": {},
@@ -39,7 +40,7 @@ def learner_of(config: TrainConfig, episodes: int) -> ReplayLearner:
     device = find_device(config.device)
     obs_space, action_space = gym.spaces.Box(-np.inf, np.inf, (OBS,)), gym.spaces.Box(-1.0, 1.0, (ACTIONS,))
     policy = make_policy(config, obs_space, action_space, device)
-    fields = {"obs": ((OBS,), torch.float32)}
+    fields: dict[str, tuple[tuple[int, ...], torch.dtype]] = {"obs": ((OBS,), torch.float32)}
     rows = episodes * (EPISODE + 1) + 2
     store = EpisodeStore(fields, ((ACTIONS,), torch.float32), rows, 0, 0, device)
     generator = torch.Generator().manual_seed(0)

@@ -1,12 +1,13 @@
 """Small Gymnasium environments, good and bad, for the tests of `ludus.envs.gym`."""
 
 import enum
+import os
 import random
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -19,9 +20,10 @@ class Scripted(gym.Env):
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = spaces.Discrete(2)
 
-    def __init__(self, script: dict[str, str] | None = None, once: str = "") -> None:
+    def __init__(self, script: dict[str, str] | None = None, once: str = "", meet: str = "") -> None:
         self.script = script or {}
         self.once = once  # a file that remembers, across processes, that the script was played
+        self.meet = meet  # a folder in which two processes wait for each other
         self.count = 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -51,8 +53,10 @@ class Scripted(gym.Env):
                 return ""
         if event == "raise":
             raise ValueError("the gripper fell off")
-        if event == "sleep":
-            time.sleep(0.5)
+        if event == "meet":
+            (Path(self.meet) / str(os.getpid())).touch()
+            while len(list(Path(self.meet).iterdir())) < 2:
+                time.sleep(0.01)
         if event == "hang":
             time.sleep(1000)
         return event
@@ -99,7 +103,7 @@ class Picture(gym.Env):
 
     observation_space = spaces.Box(0, 255, (4, 5, 3), np.uint8)
     action_space = spaces.Discrete(2)
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 30}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 (as gymnasium.Env declares it)
 
     def __init__(self, render_mode: str | None = None) -> None:
         self.render_mode = render_mode
@@ -165,7 +169,7 @@ class Attributes(gym.Env):
         self.visits: Counter[int] = Counter()
         self.grid = np.asfortranarray(self.np_random.uniform(size=(3, 4)))
         self.same_grid = self.grid  # written through one, read through the other
-        self.nested = {"list": [np.float32(1.5), (1, 2)], 7: {"big": 2**100}, "set": {1, 2}}
+        self.nested: dict[Any, Any] = {"list": [np.float32(1.5), (1, 2)], 7: {"big": 2**100}, "set": {1, 2}}
         self.body.mass = 1.0
         self.count = 0
         return self._obs(), {}

@@ -1,6 +1,6 @@
 """Small files of motion in other formats, and slow kinematics of their own to measure imports against."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -73,7 +73,7 @@ def quat_matrix(wxyz: np.ndarray) -> np.ndarray:
 
 
 def write_bvh(
-    path: Path, skeleton: Skeleton, frames: list[dict[str, tuple[float, float, float]]], fps: float
+    path: Path, skeleton: Skeleton, frames: Sequence[Mapping[str, tuple[float, float, float]]], fps: float
 ) -> Path:
     """`frames`: degrees about z, y, x a joint; "root" is its position."""
     lines = ["HIERARCHY", *_tree(skeleton, "")]

@@ -40,7 +40,8 @@ class Base(ParallelEnv):
         self.drift += sum(actions.values()) * float(self.rng.normal())
         everyone = list(self.agents)
         rewards = {agent: actions[agent] * 0.5 + self.number(agent) for agent in everyone}
-        off, infos = dict.fromkeys(everyone, False), {agent: {} for agent in everyone}
+        off = dict.fromkeys(everyone, False)
+        infos: dict[str, dict[str, Any]] = {agent: {} for agent in everyone}
         return self._all_obs(), rewards, off, dict(off), infos
 
     def render(self) -> np.ndarray:
@@ -117,15 +118,15 @@ class Scripted(Base):
     def step(self, actions: dict[str, int]) -> Dicts:
         obs, rewards, terminated, truncated, infos = super().step(actions)
         event = self._event(str(self.count))
-        changes = {
+        changes: dict[str, Any] = {
             "nan": lambda: obs.update(bob=obs["bob"] * np.nan),
             "infinite reward": lambda: rewards.update(bob=np.inf),
             "shape": lambda: obs.update(bob=np.zeros(2, np.float32)),
             "blind": lambda: obs.pop("bob"),
             "stranger": lambda: self.agents.append("eve"),
-            "dies": lambda: (terminated.update(bob=True), self.agents.remove("bob")),
+            "dies": lambda: [terminated.update(bob=True), self.agents.pop(self.agents.index("bob"))],
             "dies twice over": lambda: (terminated.update(bob=True), truncated.update(bob=True)),
-            "comes back": lambda: (self.agents.append("bob"), obs.update(bob=self._obs("bob"))),
+            "comes back": lambda: [self.agents.__iadd__(["bob"]), obs.update(bob=self._obs("bob"))],
             "all vanish": lambda: self.agents.clear(),
             "all say so but stay": lambda: terminated.update(dict.fromkeys(self.agents, True)),
         }
@@ -161,7 +162,7 @@ class OwnState(Opaque):
         return {"kept": kept, "rng": self.rng.bit_generator.state}
 
     def load_ludus_state(self, state: dict[str, Any]) -> None:
-        vars(self).update(state["kept"])
+        self.__dict__.update(state["kept"])
         self.rng.bit_generator.state = state["rng"]
 
 
@@ -216,7 +217,7 @@ def broken() -> Any:
 
 
 def needs_a_package() -> Any:
-    import no_such_package  # noqa: F401
+    import no_such_package  # type: ignore[import-not-found]  # noqa: F401
 
 
 not_callable = 3

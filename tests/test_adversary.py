@@ -146,12 +146,12 @@ def test_the_rollout_holds_each_window_once_and_draws_them_alike() -> None:
     assert values.tolist() == [10 * step + row for step in range(4) for row in range(5)]
     assert float((counts - 1000).abs().max()) < 5 * math.sqrt(1000)
     for step in range(4, 8):  # two more than fit
-        for group, rows in enumerate((3, 2)):
-            rollout.write(group, torch.full((rows, 1), float(step)))
+        for group, count in enumerate((3, 2)):
+            rollout.write(group, torch.full((count, 1), float(step)))
     assert rollout.draw(1000, torch.Generator()).unique().tolist() == [4, 5, 6, 7, *range(20, 25), *range(30, 35)]
     rollout.clear()
-    for group, rows in enumerate((3, 2)):
-        rollout.write(group, torch.full((rows, 1), 99.0))
+    for group, count in enumerate((3, 2)):
+        rollout.write(group, torch.full((count, 1), 99.0))
     assert rollout.draw(100, torch.Generator()).unique().tolist() == [99]
 
 
@@ -243,7 +243,7 @@ def test_within_a_rollout_all_windows_are_judged_by_the_same_measure() -> None:
 
 
 # The wrapper --------------------------------------------------------------------------------------------
-def make_style(num_envs: int = 4, **weights: float) -> StyleReward:
+def make_style(num_envs: int = 4, **weights: Any) -> StyleReward:
     env = make_drift(num_envs)
     adversary = Adversary(2, [num_envs], 20, replace(SMALL, **weights), 0, CPU, CPU)
     with torch.no_grad():
@@ -258,7 +258,7 @@ def test_a_style_reward_keeps_the_contract() -> None:
 
 def test_both_rewards_are_paid_by_their_weights_and_their_means_are_told() -> None:
     style, plain = make_style(6, task_weight=0.3, style_weight=2.0), make_drift(6)
-    adversary = style._adversary
+    adversary = style.adversary
     assert torch.equal(style.reset(1), plain.reset(1))
     sums, lengths = torch.zeros((2, 6)), torch.zeros(6)
     generator, ended = torch.Generator().manual_seed(0), 0
@@ -285,7 +285,7 @@ def test_what_is_recorded_is_the_motion_of_the_step_also_where_an_episode_ended(
     actions = torch.rand((15, 3, 2)) * 2 - 1
     for action in actions:
         style.step(action)
-    drawn = style._adversary.rollout.draw(3000, torch.Generator())
+    drawn = style.adversary.rollout.draw(3000, torch.Generator())
     assert {tuple(w) for w in drawn.tolist()} == {tuple(w) for w in actions.flatten(0, 1).tolist()}
 
 
@@ -304,7 +304,7 @@ def test_a_wrapper_passes_on_the_whole_contract() -> None:
     for name in {*VecEnv.__annotations__, *methods} - own:
         count = len(inspect.signature(getattr(VecEnv, name)).parameters) - 1 if name in methods else 0
         assert getattr(wrapper, name)(*range(count)) == (name, *range(count))
-    wrapper.close = lambda: "its own"  # type: ignore[assignment,method-assign,return-value]
+    wrapper.close = lambda: "its own"  # type: ignore[assignment,method-assign]
     assert wrapper.close() == "its own"  # type: ignore[func-returns-value]
     assert wrapper.state() == {"env": ("state",)}
 
@@ -312,7 +312,7 @@ def test_a_wrapper_passes_on_the_whole_contract() -> None:
 def test_wrappers_go_around_each_other() -> None:
     episodic = EpisodicReward(make_drift(4))
     style = StyleReward(episodic, Adversary(2, [4], 5, SMALL, 0, CPU, CPU))
-    assert style.motion is episodic.env.motion  # type: ignore[attr-defined]
+    assert style.motion is episodic.env.motion
     assert style.hidden_reward is episodic.hidden_reward
     assert style.demonstrations(3, torch.Generator()).shape == (3, 2)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import ludus
+from conftest import Recordings
 from imitation_envs import make_drift
 from ludus.algorithms.adversary import Adversary, AdversaryConfig
 from ludus.config import apply_overrides
@@ -18,11 +19,10 @@ from ludus.presets import find_preset
 from ludus.training.imitation import ImitationJob
 from ludus.training.loop import Trainer, make_job
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+pytestmark = pytest.mark.gpu
 
 DRIFT = "vec:imitation_envs:make_drift"
 SHORT: dict[str, Any] = {
-    "device": "cuda",
     "env.num_envs": 16,
     "groups": 2,
     "ppo.horizon": 8,
@@ -56,45 +56,45 @@ def updated(graphs: bool, device: str, penalized: Any = "both") -> tuple[Adversa
 
 
 @pytest.mark.parametrize("penalized", ["demonstrations", "policy", "both"])
-def test_an_update_as_a_graph_equals_an_eager_one(penalized: str) -> None:
-    (recorded, ours), (eager, theirs) = (updated(graphs, "cuda", penalized) for graphs in (True, False))
-    assert recorded._train._graph is not None
-    assert eager._train._graph is None
+def test_an_update_as_a_graph_equals_an_eager_one(penalized: str, device: str, recordings: Recordings) -> None:
+    (recorded, ours), (eager, theirs) = (updated(graphs, device, penalized) for graphs in (True, False))
+    assert recordings.count == (device == "cuda")
     torch.testing.assert_close(recorded.optimizer.flat, eager.optimizer.flat, rtol=0, atol=1e-5)
     assert torch.equal(recorded.replay.state()["windows"], eager.replay.state()["windows"])
     for name, value in ours.items():
         torch.testing.assert_close(value, theirs[name], rtol=1e-4, atol=1e-5)
 
 
-def test_gpu_and_cpu_take_the_same_gradient_step() -> None:
-    there, _ = updated(True, "cuda")
+def test_gpu_and_cpu_take_the_same_gradient_step(device: str) -> None:
+    there, _ = updated(True, device)
     here = Adversary(2, [20, 12], 6, there.config, 0, torch.device("cpu"), torch.device("cpu"))
     here.load_state(copy.deepcopy({**there.state(), "generator": here.state()["generator"]}))
+    demo, policy = (torch.randn((128, 2), generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
     for adversary in (here, there):
-        adversary._demo.copy_(torch.randn((128, 2), generator=torch.Generator().manual_seed(1)))
-        adversary._policy.copy_(torch.randn((128, 2), generator=torch.Generator().manual_seed(2)))
-        adversary._rate.fill_(1e-3)
-        adversary._train()
+        with torch.no_grad():
+            adversary.train_on(demo, policy)
     torch.testing.assert_close(here.optimizer.flat, there.optimizer.flat.cpu(), rtol=0, atol=1e-5)
     windows = torch.randn((50, 2), generator=torch.Generator().manual_seed(3))
-    torch.testing.assert_close(here.reward(windows), there.reward(windows.cuda()).cpu(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(here.reward(windows), there.reward(windows.to(device)).cpu(), rtol=1e-4, atol=1e-5)
 
 
-def iterate(graphs: bool) -> tuple[Tensor, Tensor, dict[str, float]]:
-    job = make_job(
-        apply_overrides(find_preset(DRIFT).config, SHORT | {"cuda_graphs": graphs}), torch.device("cuda")
-    )
+def iterate(graphs: bool, device: str) -> tuple[Tensor, Tensor, dict[str, float]]:
+    settings = SHORT | {"device": device, "cuda_graphs": graphs}
+    job = make_job(apply_overrides(find_preset(DRIFT).config, settings), torch.device(device))
     assert isinstance(job, ImitationJob)
     for number in range(6):
         metrics = job.iteration(number, number / 6, lambda share, batch: None)
-    assert (job.collector._step_all._graph is not None) == graphs
     told = {name: float(value) for name, value in metrics.items()} | job.cycle_metrics()
     return job.ppo.optimizer.flat.clone(), job.adversary.optimizer.flat.clone(), told
 
 
-def test_whole_iterations_as_graphs_equal_eager_ones() -> None:
+def test_whole_iterations_as_graphs_equal_eager_ones(device: str, recordings: Recordings) -> None:
     """Rewards, records of windows and means of episodes are part of a recorded step."""
-    (policy, adversary, ours), (policy_2, adversary_2, theirs) = iterate(True), iterate(False)
+    policy, adversary, ours = iterate(True, device)
+    recorded = recordings.count
+    assert recorded >= 5 if device == "cuda" else recorded == 0  # to act, gather, estimate, train and tell apart
+    policy_2, adversary_2, theirs = iterate(False, device)
+    assert recordings.count == recorded
     torch.testing.assert_close(policy, policy_2, rtol=0, atol=1e-4)
     torch.testing.assert_close(adversary, adversary_2, rtol=0, atol=1e-4)
     for name in ("rollout/style_reward", "rollout/task_reward", "adversary/style_reward", "adversary/loss"):
@@ -109,8 +109,8 @@ class StopAt(ludus.Callback):
         return run.counters.iteration < self.iteration
 
 
-def test_a_run_goes_on_on_the_cpu_and_environments_there_work_beside_a_gpu(tmp_path: Path) -> None:
-    overrides = SHORT | {"env.kwargs": {"device": "cpu"}}  # the adversary is on the GPU
+def test_a_run_goes_on_on_the_cpu_and_environments_there_work_beside_a_gpu(device: str, tmp_path: Path) -> None:
+    overrides = SHORT | {"device": device, "env.kwargs": {"device": "cpu"}}  # the adversary is on the GPU
     run = ludus.train(DRIFT, tmp_path / "run", [StopAt(4)], Console("quiet"), overrides=overrides)
     ludus.resume(run, (), Console("quiet"), {"device": "cpu"})
     rows = [row for row in read_metrics(run / "metrics.jsonl") if "adversary/loss" in row]

@@ -77,9 +77,11 @@ class ForgottenFinal(Counting):
 
 
 class OneBuffer(Counting):
+    buffer: Tensor | None = None
+
     def end_step(self) -> Step:
         step = super().end_step()
-        self.buffer = step.obs if not hasattr(self, "buffer") else self.buffer.copy_(step.obs)
+        self.buffer = step.obs if self.buffer is None else self.buffer.copy_(step.obs)
         return step._replace(obs=self.buffer)
 
 
@@ -185,7 +187,8 @@ def test_a_wild_gymnasium_environment_gets_all_the_warnings_it_deserves(
 
 
 def test_an_environment_that_raises_is_one_finding_and_no_exception() -> None:
-    config = GymConfig("ludus-test/Scripted-v0", kwargs={"script": {"3": "raise"}})
+    kwargs: dict[str, Any] = {"script": {"3": "raise"}}
+    config = GymConfig("ludus-test/Scripted-v0", kwargs=kwargs)
     (finding,) = problems(lambda n: make_gym(config, n))
     assert "the gripper fell off" in finding.what
 

@@ -102,6 +102,7 @@ def test_names_with_slashes_do_not_overwrite_each_other() -> None:
 # A checkpoint ---------------------------------------------------------------------------------------
 def test_a_checkpoint_gives_back_policy_and_state_bit_for_bit(tmp_path: Path) -> None:
     policy = make_policy(3)
+    assert policy.normalizer is not None
     policy.normalizer.update([torch.randn(50, 3)])
     state = {"rng": torch.Generator().manual_seed(4).get_state(), "list": [1.1, {"x": torch.ones(2).double()}]}
     path = save_checkpoint(tmp_path, 12, {"policy": policy}, state)
@@ -148,7 +149,8 @@ def test_damage_to_any_file_is_seen_and_the_checkpoint_before_is_used(
     if damage == "remove":
         file.unlink()
     else:
-        file.write_bytes({"flip": content, "truncate": content[:-1], "empty": b""}[damage])
+        damaged: dict[str, bytes] = {"flip": bytes(content), "truncate": bytes(content[:-1]), "empty": b""}
+        file.write_bytes(damaged[damage])
     warnings: list[str] = []
     assert newest_intact(tmp_path, warnings.append) == older
     assert len(warnings) == 1
@@ -302,7 +304,6 @@ def test_a_full_disk_is_a_sentence_and_leaves_the_earlier_checkpoint_alone(tmp_p
         capture_output=True,
         text=True,
         cwd=Path(__file__).parent,
-        timeout=60,
     )
     assert result.returncode == 0, result.stderr
     sentences = result.stdout.splitlines()

@@ -32,7 +32,16 @@ from test_cli import Result, assert_sentence
 
 call = test_cli.call  # the command in this process
 
-QUICK = ("--ppo.horizon", 8, "--ppo.minibatches", 4, "--ppo.update-epochs", 1, "--torch-threads", 1)
+QUICK: tuple[Any, ...] = (
+    "--ppo.horizon",
+    8,
+    "--ppo.minibatches",
+    4,
+    "--ppo.update-epochs",
+    1,
+    "--torch-threads",
+    1,
+)
 QUICK += ("--policy.hidden", 16, "--policy.memory-size", 8, "--eval.episodes", 8)
 QUICK += ("--log.no-report", "--log.no-tensorboard")
 SMALL: dict[str, Any] = {
@@ -226,14 +235,20 @@ def test_a_replay_of_several_agents_goes_on_until_the_last_is_gone_and_forgets_w
         def forget(self, ended: Any = None) -> None:
             super().forget(ended)
             forgotten.append(ended.tolist())
-            assert self._state[ended].count_nonzero() == 0
+            assert self.state is not None
+            assert self.state[ended].count_nonzero() == 0
 
     config = PettingZooConfig("pettingzoo_test_envs:Arena")
     env = make_vec_env(config, 1)
     policy = make_actor_critic(env, PolicyConfig(memory="lstm", memory_size=8), 0)
     shown: list[Any] = []
     forgotten: list[list[bool]] = []
-    monkeypatch.setattr(replay, "frames_html", lambda frames, *_: shown.extend(frames) or "page")
+
+    def show(frames: Any, *_: Any) -> str:
+        shown.extend(frames)
+        return "page"
+
+    monkeypatch.setattr(replay, "frames_html", show)
     monkeypatch.setattr(policy, "actor", lambda: Spy(policy))
     assert record_replay(config, policy, "arena") == "page"
     assert [int(frame[0, 0, 0]) for frame in shown] == list(range(len(shown)))  # Arena paints its step
@@ -317,17 +332,17 @@ def test_act_without_a_place_for_the_memory_names_the_fix(forage: Path) -> None:
 def test_an_actor_remembers_until_it_is_told_to_forget(forage: Path) -> None:
     policy = ludus.load(forage)
     obs = torch.rand((3, *policy.obs_space.shape), generator=torch.Generator().manual_seed(0))
-    actor = policy.actor()
+    actor: Any = policy.actor()
     actor.act(obs)
-    after_one = actor._state
+    after_one = actor.state
     assert after_one is not None
     actor.act(obs)
-    assert not torch.equal(actor._state, after_one)
+    assert not torch.equal(actor.state, after_one)
     actor.forget(np.array([True, False, True]))
-    assert actor._state.count_nonzero(1).gt(0).tolist() == [False, True, False]
+    assert actor.state.count_nonzero(1).gt(0).tolist() == [False, True, False]
     actor.forget()
     actor.act(obs)
-    assert torch.equal(actor._state, after_one)
+    assert torch.equal(actor.state, after_one)
 
 
 def test_an_exported_memory_acts_step_by_step_like_the_actor(

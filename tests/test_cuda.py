@@ -1,29 +1,25 @@
 """On a CUDA GPU: graphs change nothing, CPU and GPU agree, and a run moves from one to the other.
 
-`python tests/test_cuda.py [part of a name]` runs the same tests where there is no pytest.
+Every test runs on the CPU, too: what it says is trivial there, but it is still what the code can do.
 """
 
 import contextlib
 import copy
-import inspect
 import io
-import itertools
 import math
 import sys
-import tempfile
-import time
-import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
 import ludus
+from conftest import Recordings
 from ludus import cli
 from ludus.algorithms.ppo import PPO
 from ludus.buffers.segments import Segments, SegmentSchedule, Track
@@ -39,14 +35,8 @@ from ludus.training.checkpoint import load_policy, load_training, newest_intact,
 from ludus.training.collector import Collector
 from ludus.training.loop import Trainer
 
-try:
-    import pytest
-except ImportError:
-    pytest = None  # type: ignore[assignment]
-else:
-    pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+pytestmark = pytest.mark.gpu
 
-DEVICE = "cuda"
 TOLERANCE = 1e-5  # of weights, where the same kernels run in another way
 Settings = dict[str, Any]
 
@@ -72,20 +62,17 @@ GYM: Settings = {
 PRIORITIES: Settings = {"ppo.prio_alpha": 0.6, "ppo.rho_clip": 1.0}
 
 
-def each(name: str, values: list[Any]) -> Callable[[Any], Any]:
-    """pytest's parametrize, which `main` understands, too."""
-
-    def mark(test: Any) -> Any:
-        test.cases = {name: values, **getattr(test, "cases", {})}
-        return test if pytest is None else pytest.mark.parametrize(name, values)(test)
-
-    return mark
-
-
-def settings_of(preset: str, **changes: Any) -> TrainConfig:
+def settings_of(preset: str, device: str, changes: Settings) -> TrainConfig:
     own = FORAGE if preset == "forage" else GYM
-    changes = {name.replace("__", "."): value for name, value in changes.items()}
-    return apply_overrides(find_preset(preset).config, {"device": DEVICE, **own, **changes})
+    return apply_overrides(find_preset(preset).config, {"device": device, **own, **changes})
+
+
+def loops(preset: str, device: str, changes: Settings) -> tuple["Loop", "Loop"]:
+    """With graphs and without."""
+    graphs, eager = (
+        make_loop(settings_of(preset, device, {"cuda_graphs": on, **changes})) for on in (True, False)
+    )
+    return graphs, eager
 
 
 @dataclass
@@ -121,7 +108,6 @@ class Loop:
 
 def make_loop(config: TrainConfig) -> Loop:
     torch.set_float32_matmul_precision("highest")
-    torch.set_num_threads(1)
     device = torch.zeros(1, device=config.device).device
     per_group = config.env.num_envs // config.groups
     groups = [make_vec_env(config.env, per_group, device=device) for _ in range(config.groups)]
@@ -131,15 +117,14 @@ def make_loop(config: TrainConfig) -> Loop:
     return Loop(Collector(groups, policy, schedule, config.ppo.gamma, config.seed, config.cuda_graphs), ppo)
 
 
-def assert_recorded(loop: Loop) -> None:
-    """Graphs were really used: else the test would compare a thing with itself."""
-    collector, ppo = loop.collector, loop.ppo
-    acting = [collector._step_all] if collector._on_device else collector._decisions
-    for graphed in (*acting, ppo._gather, ppo._estimate, ppo._train):
-        assert graphed._graph is not None
+def assert_recorded(recordings: Recordings, device: str, acting: int = 1) -> None:
+    """Graphs were really used: to act (one, or one a group), to gather, to estimate and to train."""
+    assert recordings.count >= acting + 3 if device == "cuda" else recordings.count == 0
 
 
-def assert_same_training(one: Loop, other: Loop, iterations: int) -> None:
+def assert_same_training(one: Loop, other: Loop) -> None:
+    """Until every graph was long recorded."""
+    iterations = 6 if one.ppo.policy.device.type == "cuda" else 2
     before = one.weights()
     for iteration in range(iterations):
         (recorded, metrics), (expected, expected_metrics) = one.run(), other.run()
@@ -157,57 +142,52 @@ def assert_same_training(one: Loop, other: Loop, iterations: int) -> None:
 
 
 # Graphs -------------------------------------------------------------------------------------------------
-@each("memory", ["none", "lstm"])
-@each("groups", [1, 2])
-def test_a_graph_trains_as_single_calls_do(memory: str, groups: int) -> None:
-    graphs, eager = (
-        make_loop(
-            settings_of("forage", policy__memory=memory, groups=groups, cuda_graphs=on, **dotless(PRIORITIES))
-        )
-        for on in (True, False)
-    )
-    assert_same_training(graphs, eager, 6)
-    assert_recorded(graphs)
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_graph_trains_as_single_calls_do(memory: str, groups: int, device: str, recordings: Recordings) -> None:
+    changes: Settings = {"policy.memory": memory, "groups": groups, **PRIORITIES}
+    assert_same_training(*loops("forage", device, changes))
+    assert_recorded(recordings, device)
 
 
-def dotless(settings: Settings) -> Settings:
-    return {name.replace(".", "__"): value for name, value in settings.items()}
-
-
-@each("memory", ["none", "lstm"])
-def test_a_graph_trains_as_single_calls_do_with_plain_segments_in_random_order(memory: str) -> None:
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+def test_a_graph_trains_as_single_calls_do_with_plain_segments_in_random_order(
+    memory: str, device: str, recordings: Recordings
+) -> None:
     """One segment of every row, several passes, advantages estimated anew, a limit on the divergence."""
-    plain = {"ppo.segments": 0, "ppo.recompute_advantages": True, "ppo.target_kl": 0.02, "ppo.value_clip": 0.2}
+    plain: Settings = {
+        "ppo.segments": 0,
+        "ppo.recompute_advantages": True,
+        "ppo.target_kl": 0.02,
+        "ppo.value_clip": 0.2,
+    }
     plain |= {"policy.memory": memory, "policy.normalize_obs": True, "groups": 2}
-    graphs, eager = (make_loop(settings_of("forage", cuda_graphs=on, **dotless(plain))) for on in (True, False))
-    assert_same_training(graphs, eager, 6)
-    assert_recorded(graphs)
+    assert_same_training(*loops("forage", device, plain))
+    assert_recorded(recordings, device)
 
 
-def test_rollouts_that_grow_after_a_resume_are_as_without_a_graph() -> None:
+def test_rollouts_that_grow_after_a_resume_are_as_without_a_graph(device: str, recordings: Recordings) -> None:
     """The first rollout of a run is its longest, but that of a resumed one is not."""
     lengths = [SegmentSchedule(24, 28, 8).steps(update) for update in range(12)]
     resumed_at = next(u for u in range(2, 12) if lengths[u] < lengths[u + 1])
-    changes = {"policy.memory": "lstm", "groups": 2, **PRIORITIES}
-    first, graphs, eager = (
-        make_loop(settings_of("forage", cuda_graphs=on, **dotless(changes))) for on in (False, True, False)
-    )
+    changes: Settings = {"policy.memory": "lstm", "groups": 2, **PRIORITIES}
+    graphs, eager = loops("forage", device, changes)
+    first = make_loop(settings_of("forage", device, {**changes, "cuda_graphs": False}))
     for _ in range(resumed_at):
         first.run()
     state = first.save()
     for loop in (graphs, eager):
         loop.load(state, resumed_at)
-    assert_same_training(graphs, eager, 6)
-    assert_recorded(graphs)
-    for _ in range(6):
+    assert_same_training(graphs, eager)
+    assert_recorded(recordings, device)
+    while first.iteration < eager.iteration:
         first.run()
     assert float((first.weights() - eager.weights()).abs().max()) <= TOLERANCE
 
 
-def test_a_state_loaded_into_a_running_loop_is_where_its_graphs_look() -> None:
+def test_a_state_loaded_into_a_running_loop_is_where_its_graphs_look(device: str) -> None:
     """A rollback after diverging loads a checkpoint when the graphs are long recorded."""
-    config = settings_of("forage", policy__memory="lstm", groups=2, **dotless(PRIORITIES))
-    loop = make_loop(config)
+    loop = make_loop(settings_of("forage", device, {"policy.memory": "lstm", "groups": 2, **PRIORITIES}))
     for _ in range(3):
         loop.run()
     state = loop.save()
@@ -221,13 +201,15 @@ def test_a_state_loaded_into_a_running_loop_is_where_its_graphs_look() -> None:
 
 
 # CPU and GPU --------------------------------------------------------------------------------------------
-@each("level", [{}, {"swap": True, "map": "rooms", "agents": 3, "episode_length": 11, "cue_length": 5}])
-def test_the_world_on_the_gpu_is_that_on_the_cpu(level: Settings) -> None:
-    cpu, gpu = (Forage(ForageConfig(**level), 40, device) for device in ("cpu", DEVICE))
+@pytest.mark.parametrize(
+    "level", [{}, {"swap": True, "map": "rooms", "agents": 3, "episode_length": 11, "cue_length": 5}]
+)
+def test_the_world_on_the_gpu_is_that_on_the_cpu(level: Settings, device: str) -> None:
+    cpu, gpu = (Forage(ForageConfig(**level), 40, where) for where in ("cpu", device))
     assert torch.equal(cpu.reset(5), gpu.reset(5).cpu())
     actions = torch.randint(5, (100, cpu.num_rows), generator=torch.Generator().manual_seed(1))
     for number, action in enumerate(actions):
-        one, other = cpu.step(action), gpu.step(action.to(DEVICE))
+        one, other = cpu.step(action), gpu.step(action.to(device))
         for name in ("obs", "reward", "terminated", "truncated"):
             assert torch.equal(getattr(one, name), getattr(other, name).cpu()), f"{name} of step {number}"
         for name, values in one.metrics.items():
@@ -242,15 +224,15 @@ def moved(segments: Segments, device: str) -> Segments:
     return Segments(track, places, following, state, segments.all_present, segments.judged)
 
 
-@each("memory", ["none", "lstm"])
-@each("preset", ["forage", "gym:Pendulum-v1"])
-@each("absent", [False, True])
-def test_an_update_on_the_gpu_is_that_on_the_cpu(memory: str, preset: str, absent: bool) -> None:
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+@pytest.mark.parametrize("preset", ["forage", "gym:Pendulum-v1"])
+@pytest.mark.parametrize("absent", [False, True])
+def test_an_update_on_the_gpu_is_that_on_the_cpu(memory: str, preset: str, absent: bool, device: str) -> None:
     # All segments in one minibatch: those of several are drawn by the devices' own random numbers. No graphs: they
     # would not find the next update's copy of what the CPU recorded.
     changes = {"policy.memory": memory, "policy.memory_size": 64, "ppo.minibatches": 1, "ppo.update_epochs": 3}
     changes |= {"ppo.rho_clip": 1.0, "ppo.entropy_coef": 0.01, "ppo.learning_rate": 1e-3, "cuda_graphs": False}
-    cpu, gpu = (make_loop(settings_of(preset, device=device, **dotless(changes))) for device in ("cpu", DEVICE))
+    cpu, gpu = (make_loop(settings_of(preset, where, changes)) for where in ("cpu", device))
     assert torch.equal(cpu.weights(), gpu.weights())
     for iteration in range(2):
         segments = cpu.collector.collect(iteration)
@@ -258,7 +240,7 @@ def test_an_update_on_the_gpu_is_that_on_the_cpu(memory: str, preset: str, absen
             segments.all_present = False
             generator = torch.Generator().manual_seed(iteration)
             segments.track.present.copy_(torch.rand(segments.track.present.shape, generator=generator) < 0.8)
-        there = moved(segments, DEVICE)
+        there = moved(segments, device)
         expected, metrics = cpu.ppo.update(segments, 0.0), gpu.ppo.update(there, 0.0)
         far = float((cpu.weights() - gpu.weights()).abs().max())
         assert far <= 1e-4, f"weights after update {iteration} differ by {far}"
@@ -269,22 +251,23 @@ def test_an_update_on_the_gpu_is_that_on_the_cpu(memory: str, preset: str, absen
         gpu.ppo.load_state(cpu.ppo.state())
 
 
-def test_a_memory_of_any_size_learns() -> None:
+def test_a_memory_of_any_size_learns(device: str) -> None:
     """Also one that no tile of a kernel divides."""
-    loop = make_loop(settings_of("forage", policy__memory="lstm", policy__memory_size=24))
+    loop = make_loop(settings_of("forage", device, {"policy.memory": "lstm", "policy.memory_size": 24}))
     for _ in range(4):
         _, metrics = loop.run()
     assert all(map(math.isfinite, metrics.values()))
 
 
 # Environments on the CPU, the policy on the GPU -----------------------------------------------------------
-@each("preset", ["gym:CartPole-v1", "gym:Pendulum-v1"])
-@each("memory", ["none", "lstm"])
-def test_a_gymnasium_environment_trains_alike_with_and_without_graphs(preset: str, memory: str) -> None:
+@pytest.mark.parametrize("preset", ["gym:CartPole-v1", "gym:Pendulum-v1"])
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+def test_a_gymnasium_environment_trains_alike_with_and_without_graphs(
+    preset: str, memory: str, device: str, recordings: Recordings
+) -> None:
     changes = {"policy.memory": memory, "policy.memory_size": 64, "groups": 2, "env.workers": 0}
-    graphs, eager = (make_loop(settings_of(preset, cuda_graphs=on, **dotless(changes))) for on in (True, False))
-    assert_same_training(graphs, eager, 6)
-    assert_recorded(graphs)
+    assert_same_training(*loops(preset, device, changes))
+    assert_recorded(recordings, device, acting=2)
 
 
 class Line(VecEnv):
@@ -325,18 +308,22 @@ RUNS: dict[str, Settings] = {
 }
 
 
-def train(preset: str, folder: Path, iterations: int, *callbacks: ludus.Callback, **changes: Any) -> Path:
-    settings = {"device": DEVICE, **RUNS[preset], **changes}
+def train(
+    preset: str, device: str, folder: Path, iterations: int, *callbacks: ludus.Callback, **changes: Any
+) -> Path:
+    settings = {"device": device, **RUNS[preset], **changes}
     steps = settings.get("ppo.segments", settings["env.num_envs"]) * settings["ppo.horizon"]
     settings |= {"loop.total_steps": steps * iterations, "eval.every": steps * 4, "eval.episodes": 4}
     settings |= {"log.report": False, "log.tensorboard": False}
     return ludus.train(preset, folder, callbacks, Console("quiet"), overrides=settings)
 
 
-@each("preset", list(RUNS))
-@each("cuda_graphs", [True, False])
-def test_a_whole_training_with_its_evaluations(preset: str, cuda_graphs: bool, tmp_path: Path) -> None:
-    folder = train(preset, tmp_path / "run", 8, cuda_graphs=cuda_graphs)
+@pytest.mark.parametrize("preset", list(RUNS))
+@pytest.mark.parametrize("cuda_graphs", [True, False])
+def test_a_whole_training_with_its_evaluations(
+    preset: str, cuda_graphs: bool, device: str, tmp_path: Path
+) -> None:
+    folder = train(preset, device, tmp_path / "run", 8, cuda_graphs=cuda_graphs)
     rows = read_metrics(folder / "metrics.jsonl")
     assert [row["loop/iteration"] for row in rows if "loop/iteration" in row] == list(range(1, 9))
     assert sum("eval/mean_reward" in row for row in rows) == 2
@@ -361,16 +348,21 @@ class Look(ludus.Callback):
     def on_start(self, run: Trainer) -> bool:
         self.tensors: dict[str, Tensor] = {}
         policy = dict(run.policy.state_dict())
-        self.plain = split_tree({"state": run._state(collector=True), "policy": policy}, self.tensors)
+        self.plain = split_tree({"job": run.job.state(whole=True), "policy": policy}, self.tensors)
+        self.counters = as_text(asdict(run.counters))
         self.device = run.policy.device.type
         return False
 
 
-def contents(checkpoint: Path) -> tuple[Any, dict[str, Tensor]]:
+def as_text(counters: dict[str, Any]) -> dict[str, str]:
+    """But for the time. JSON has no infinity: a checkpoint holds some of them as text."""
+    return {name: str(value) for name, value in counters.items() if name != "seconds"}
+
+
+def contents(checkpoint: Path) -> tuple[Any, dict[str, Tensor], dict[str, str]]:
     tensors: dict[str, Tensor] = {}
-    policy = dict(load_policy(checkpoint).state_dict())
-    plain = split_tree({"state": load_training(checkpoint)[1], "policy": policy}, tensors)
-    return plain, tensors
+    policy, state = dict(load_policy(checkpoint).state_dict()), load_training(checkpoint)[1]
+    return split_tree({"job": state["job"], "policy": policy}, tensors), tensors, as_text(state["counters"])
 
 
 def ludus_command(*arguments: Any) -> None:
@@ -387,24 +379,24 @@ def ludus_command(*arguments: Any) -> None:
     assert not code, output.getvalue()
 
 
-@each("to_gpu", [False, True])
-def test_a_checkpoint_is_the_same_on_the_other_device(to_gpu: bool, tmp_path: Path) -> None:
-    here, there = ("cpu", DEVICE) if to_gpu else (DEVICE, "cpu")
-    folder = train("forage", tmp_path / "run", 8, StopAt(3), device=here)
-    plain, tensors = contents(newest_intact(folder / "checkpoints", print))
+@pytest.mark.parametrize("to_gpu", [False, True])
+def test_a_checkpoint_is_the_same_on_the_other_device(to_gpu: bool, device: str, tmp_path: Path) -> None:
+    here, there = ("cpu", device) if to_gpu else (device, "cpu")
+    folder = train("forage", here, tmp_path / "run", 8, StopAt(3))
+    plain, tensors, counters = contents(newest_intact(folder / "checkpoints", print))
     look = Look()
     ludus.resume(folder, [look], Console("quiet"), overrides={"device": there})
     assert look.device == there
-    del plain["state"]["counters"]["seconds"], look.plain["state"]["counters"]["seconds"]
+    assert look.counters == counters
     assert look.plain == plain
     assert look.tensors.keys() == tensors.keys()
     same = [name for name in tensors if not name.endswith("generator")]
     assert [name for name in same if not torch.equal(tensors[name], look.tensors[name])] == []
 
 
-@each("preset", list(RUNS))
-def test_a_run_goes_on_on_the_cpu_and_comes_back(preset: str, tmp_path: Path) -> None:
-    folder = train(preset, tmp_path / "run", 8, StopAt(3))
+@pytest.mark.parametrize("preset", list(RUNS))
+def test_a_run_goes_on_on_the_cpu_and_comes_back(preset: str, device: str, tmp_path: Path) -> None:
+    folder = train(preset, device, tmp_path / "run", 8, StopAt(3))
     before = read_metrics(folder / "metrics.jsonl")
     ludus_command("resume", folder, "--device", "cpu")
     assert (folder / "final").exists()
@@ -412,7 +404,7 @@ def test_a_run_goes_on_on_the_cpu_and_comes_back(preset: str, tmp_path: Path) ->
     rows = read_metrics(folder / "metrics.jsonl")
     assert rows[: len(before)] == before
     total = int(rows[-1]["step"])
-    ludus_command("resume", folder, "--device", DEVICE, "--total-steps", 2 * total)
+    ludus_command("resume", folder, "--device", device, "--total-steps", 2 * total)
     rows = read_metrics(folder / "metrics.jsonl")
     trained = [row for row in rows if "loop/iteration" in row]
     assert [row["loop/iteration"] for row in trained] == list(range(1, 17))
@@ -420,40 +412,3 @@ def test_a_run_goes_on_on_the_cpu_and_comes_back(preset: str, tmp_path: Path) ->
     elapsed = [row["time/elapsed_s"] for row in trained]
     assert elapsed == sorted(elapsed)
     assert all(math.isfinite(value) for row in rows for value in row.values())
-
-
-# Without pytest -----------------------------------------------------------------------------------------
-def calls(test: Callable[..., None]) -> Iterator[tuple[str, Settings]]:
-    """Name and arguments of every case of a test."""
-    cases: dict[str, list[Any]] = getattr(test, "cases", {})
-    for values in itertools.product(*cases.values()):
-        arguments = dict(zip(cases, values, strict=True))
-        yield test.__name__ + (str(list(values)) if values else ""), arguments
-
-
-def passes(name: str, test: Callable[..., None], arguments: Settings) -> bool:
-    start = time.perf_counter()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            own = {"tmp_path": Path(folder)} if "tmp_path" in inspect.signature(test).parameters else {}
-            test(**arguments, **own)
-    except Exception:  # noqa: BLE001 (the others go on)
-        print(f"FAIL {name}\n{traceback.format_exc()}", flush=True)
-        return False
-    print(f"PASS {name} ({time.perf_counter() - start:.1f} s)", flush=True)
-    return True
-
-
-def main(part: str = "") -> int:
-    if not torch.cuda.is_available() and DEVICE == "cuda":
-        print("These tests need a CUDA GPU.")
-        return 2
-    tests = [test for name, test in globals().items() if name.startswith("test_")]
-    wanted = [(name, test, arguments) for test in tests for name, arguments in calls(test) if part in name]
-    results = [passes(*one) for one in wanted]
-    print(f"{sum(results)} passed, {len(results) - sum(results)} failed")
-    return 0 if results and all(results) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:2]))

@@ -438,7 +438,7 @@ def test_labelling_refuses_what_does_not_fit(tmp_path: Path) -> None:
 # ludus data info ----------------------------------------------------------------------------------
 def info(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ludus.cli", "data", "info", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 def test_info_finds_what_is_suspicious(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def add(store: EpisodeStore, episode: Episode, **more: Any) -> None:
     store.add(e.obs, e.action, e.reward, e.terminated, e.success, e.hidden, **more)
 
 
-def store_of(lengths: list[int], seed: int = 0, **sizes: int) -> tuple[EpisodeStore, list[Episode]]:
+def store_of(lengths: list[int], seed: int = 0, **sizes: Any) -> tuple[EpisodeStore, list[Episode]]:
     store, random = make_store(**sizes), np.random.default_rng(seed)
     episodes = [make_episode(random, steps, number) for number, steps in enumerate(lengths)]
     for episode in episodes:
@@ -424,7 +424,7 @@ def test_whole_episodes_padded_at_weight_zero() -> None:
 # A part of a run ---------------------------------------------------------------------------------
 @pytest.mark.parametrize("steps", [0, 1, 5, 37, 80])
 def test_saved_and_resumed_exactly_in_the_middle_of_open_episodes(steps: int) -> None:
-    sizes = {"capacity": 60, "lanes": 4, "longest": 12}
+    sizes: dict[str, Any] = {"capacity": 60, "lanes": 4, "longest": 12}
     lanes = Lanes(make_store(**sizes), up_to_twelve, seed=steps)
     used = Lanes(make_store(**sizes), up_to_twelve, seed=99)  # what this one holds, it forgets
     run(lanes, steps)
@@ -499,9 +499,10 @@ def test_errors_are_sentences() -> None:
     with pytest.raises(LudusError, match=r"cannot be finished: it has no steps"):
         store.finish(torch.tensor([0]), torch.tensor([True]))
     lanes.step()
-    for draw in (store.draw_best, store.draw_sequences):
-        with pytest.raises(LudusError, match=r"it holds no finished episode yet"):
-            draw(1, 1, 1, generator()) if draw == store.draw_sequences else draw(1, 1, generator())
+    with pytest.raises(LudusError, match=r"it holds no finished episode yet"):
+        store.draw_best(1, 1, generator())
+    with pytest.raises(LudusError, match=r"it holds no finished episode yet"):
+        store.draw_sequences(1, 1, 1, generator())
     with pytest.raises(LudusError, match=r"no finished episode"):
         store.draw_transitions(1, 1, generator(), open_too=False)
     lanes.step()

@@ -1,6 +1,7 @@
 """Forage: its rules against a slow simulation of one map, its random numbers, its maps, and exact continuation."""
 
 from collections import deque
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,12 @@ def assert_same(one: Step, other: Step) -> None:
         assert torch.equal(a.cpu().nan_to_num(-1.0), b.cpu().nan_to_num(-1.0))
 
 
+def moments(env: Forage) -> Tensor:
+    """[envs] 2 × steps done + the colour that pays first, as a saved state holds them."""
+    world: Tensor = env.state()["world"]
+    return world[:, -env.agents_per_env]
+
+
 # The rules, written out ---------------------------------------------------------------------------------
 class SlowMap:
     """One map. What is random (new maps, where berries grow) is taken over from the environment, and checked."""
@@ -45,7 +52,7 @@ class SlowMap:
     def __init__(self, env: Forage, number: int) -> None:
         self.env, self.number, self.config = env, number, env.config
         self.begin()
-        moment = int(env._moment[number, 0])
+        moment = int(moments(env)[number])
         self.elapsed, self.first = moment // 2, (RED, BLUE)[moment % 2]
 
     def begin(self) -> None:
@@ -121,7 +128,7 @@ def check_step(env: Forage, slow: list[SlowMap], step: Step, actions: Tensor) ->
             for share, reported in zip(shares, step.metrics["right_choice"][rows].tolist(), strict=True):
                 assert np.isnan(reported) if share is None else reported == pytest.approx(share)
             one.begin()
-            one.first = RED if int(env._moment[number, 0]) == 0 else BLUE
+            one.first = RED if int(moments(env)[number]) == 0 else BLUE
         assert np.array_equal(one.positions, env.positions(number))
         for agent in range(agents):
             assert step.obs[number * agents + agent].tolist() == one.observation(agent)
@@ -156,7 +163,7 @@ def test_a_berry_that_several_agents_reach_goes_to_each_of_them_as_often() -> No
 # Looking ------------------------------------------------------------------------------------------------
 def test_it_keeps_the_contract_of_an_environment() -> None:
     for level, steps in (("default", 200), ("swap", 60)):
-        findings = check_env(lambda n, level=level: make(n, **LEVELS[level]), steps=steps)
+        findings = check_env(partial(make, **LEVELS[level]), steps=steps)
         assert [f for f in findings if f.level == "error"] == []
     env = make(**LEVELS["swap"])
     assert env.obs_space.shape == (104,)
@@ -254,7 +261,7 @@ def assert_uniform_pairs(values: Tensor) -> None:
 
 
 def test_hashed_numbers_look_random() -> None:
-    numbers = make(1)._hash(12_345, 20_000).view(400, 50)
+    numbers = make(1).hashed(12_345, 20_000).view(400, 50)
     assert len(numbers.unique()) == numbers.numel()
     for kinds in (2, 32, 33, 100):
         assert_uniform((numbers >> 8) % kinds, kinds)
@@ -265,9 +272,9 @@ def test_hashed_numbers_look_random() -> None:
 def test_cards_are_drawn_at_random() -> None:
     env = make(200)
     env.reset(8)
-    card_of = {tuple(card): number for number, card in enumerate(env._deck.tolist())}
-    assert len(card_of) == len(env._deck) == 8192  # no two are alike
-    drawn = [[card_of[tuple(card)] for card in torch.cat(env._draw_cards(), 1).tolist()] for _ in range(100)]
+    card_of = {tuple(card): number for number, card in enumerate(env.deck.tolist())}
+    assert len(card_of) == len(env.deck) == 8192  # no two are alike
+    drawn = [[card_of[tuple(card)] for card in torch.cat(env.draw_cards(), 1).tolist()] for _ in range(100)]
     assert_uniform(torch.tensor(drawn) // 128, 64)
     assert_uniform(torch.tensor(drawn) % 33, 33)
     assert_uniform_pairs(torch.tensor(drawn) // 512)
@@ -281,20 +288,21 @@ def test_berries_agents_and_colours_are_anywhere() -> None:
         share = (inner == kind).mean(0)  # [cells]: 8 of 49, give or take 0.0067
         assert np.abs(share - 8 / 49).max() < 0.03
     assert_uniform(torch.from_numpy(np.stack([env.positions(n) for n in range(3000)])).long() - 1, 7)
-    colours = env._moment[:, 0] % 2
+    colours = moments(env) % 2
     assert_uniform(colours, 2)
 
 
 def test_berries_grow_again_anywhere() -> None:
     env = make(2000, evaluation=True, agents=1, berries=4, episode_length=60)
     env.reset(6)
-    grown = torch.zeros(env._walls.size)
+    grown: list[Tensor] = []
     for actions in random_actions(env, 40):
         before = env.state()["world"][:, :8]  # cells of the berries
         env.step(actions)
         now = env.state()["world"][:, :8]
-        grown += torch.bincount(now[now != before], minlength=len(grown))
-    share = grown[grown > 0] / grown.sum()
+        grown.append(now[now != before])
+    counts = torch.cat(grown).unique(return_counts=True)[1]
+    share = counts / counts.sum()
     assert len(share) == 49
     assert 0.6 / 49 < float(share.min()) < float(share.max()) < 1.4 / 49
 

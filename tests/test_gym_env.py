@@ -14,7 +14,6 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 import gym_test_envs
-from ludus.envs import gym_block
 from ludus.envs.gym import GymConfig, GymVecEnv, make_gym
 from ludus.envs.vec import State, Step, VecEnv, derive_seed
 from ludus.errors import CheckpointError, ConfigError, EnvError
@@ -50,7 +49,7 @@ def test_rows_are_what_gymnasium_gives_when_each_environment_is_stepped_by_hand(
     group = make(env_id, max_steps=40)
     plain = [gym.make(env_id, max_episode_steps=40) for _ in range(3)]
     obs = group.reset(5)
-    flat = [
+    flat: list[Any] = [
         gym.spaces.flatten(e.observation_space, e.reset(seed=derive_seed(5, i) % 2**31)[0])
         for i, e in enumerate(plain)
     ]
@@ -153,7 +152,7 @@ def test_actions_reach_the_environment_in_its_own_space(
     env = make("Echo", 2, kind=kind)
     env.reset(0)
     env.step(policy_action)
-    seen = [inner.unwrapped.seen[0] for inner in env._block.envs]
+    seen = [inner.unwrapped.seen[0] for inner in env.envs]
     assert all(np.array_equal(a, b) for a, b in zip(seen, env_action, strict=True))
 
 
@@ -164,17 +163,17 @@ def test_an_environment_may_keep_the_action_it_was_given() -> None:
     env.step(action)
     action.zero_()
     env.step(action)
-    assert env._block.envs[0].unwrapped.seen[0].tolist() == [[1.0] * 3] * 2
+    assert env.envs[0].unwrapped.seen[0].tolist() == [[1.0] * 3] * 2
 
 
 def test_dict_and_tuple_observations_become_one_float32_vector() -> None:
     env = make("Echo", 2, kind="offset")
     obs = env.reset(0)
-    space = env._block.envs[0].observation_space
+    space = env.envs[0].observation_space
     assert env.obs_space.shape == (8,)
     assert obs.dtype == torch.float32
     step = env.step(torch.tensor([6, 7]))
-    expected = gym.spaces.flatten(space, {"action": 7, "where": (2, np.array([1, 0]))})
+    expected: Any = gym.spaces.flatten(space, {"action": 7, "where": (2, np.array([1, 0]))})
     assert step.obs[1].tolist() == expected.tolist()
 
 
@@ -348,8 +347,8 @@ def test_loading_leaves_constants_of_the_environments_module_alone() -> None:
 
 
 def test_an_opaque_environment_ends_its_episodes_as_truncated_on_resume_and_says_so_once() -> None:
-    gym_block._told.clear()
     env = make("Opaque", 2)
+    env.name = "gym:opaque, told of once"
     env.reset(0)
     for _ in range(5):
         last = env.step(no_op(env))
@@ -358,6 +357,7 @@ def test_an_opaque_environment_ends_its_episodes_as_truncated_on_resume_and_says
         state = through_files(env.state())
         env.state()
         fresh = make("Opaque", 2)
+        fresh.name = env.name
         fresh.load_state(state)
     (warning,) = caught
     assert "its world is a builtins.range_iterator): its episodes restart on resume" in str(warning.message)
@@ -372,10 +372,10 @@ def test_an_opaque_environment_ends_its_episodes_as_truncated_on_resume_and_says
 def test_two_views_of_one_array_are_not_saved_as_two_arrays() -> None:
     env = make("Scripted", 1)
     env.reset(0)
-    inner = env._block.envs[0].unwrapped
+    inner = env.envs[0].unwrapped
     inner.grid = np.zeros(10)
     inner.half = inner.grid[:5]
-    gym_block._told.clear()
+    env.name = "gym:two views"  # a name is warned of once
     with pytest.warns(RuntimeWarning, match="two of its arrays share memory"):
         state = env.state()
     assert not state["envs"][0]["exact"]
@@ -400,8 +400,8 @@ def test_a_state_of_another_number_of_environments_is_refused() -> None:
 
 
 def test_a_state_that_does_not_fit_restarts_the_episode_instead_of_raising() -> None:
-    gym_block._told.clear()
     env = make("Attributes", 1)
+    env.name = "gym:does not fit"
     env.reset(0)
     state = through_files(env.state())
     state["envs"][0]["tree"]["object"]["body"]["class"] = "os.system"

@@ -30,7 +30,7 @@ from ludus.logging.report import write_report
 from ludus.policies.making import make_actor_critic
 from ludus.policies.policy import PolicyConfig
 from ludus.runs import play_run, write_run_report
-from ludus.viewing import _chosen, drawable_env, record_replay
+from ludus.viewing import chosen_pieces, drawable_env, record_replay
 from test_cli import assert_plays
 
 QUICK: dict[str, Any] = {
@@ -257,10 +257,10 @@ def test_replay_has_an_episode_of_every_clip_with_its_ghost(run: Path, monkeypat
 def test_of_many_clips_a_dozen_is_shown_both_ends_included() -> None:
     names = [f"clip{number}" for number in range(200)]
     ranked = names[::-1]
-    chosen = _chosen(names, ranked, 12)
+    chosen = chosen_pieces(names, ranked, 12)
     assert len(set(chosen)) == 12
     assert (chosen[0], chosen[-1]) == (199, 0)
-    assert _chosen(names[:3], [], 12) == [0, 1, 2]
+    assert chosen_pieces(names[:3], [], 12) == [0, 1, 2]
 
 
 def test_a_shown_humanoid_plays_the_clip_that_is_asked_for() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -85,7 +86,7 @@ def play(env: KukaPickPlace, policy: Callable[[Tensor], Tensor], seed: int) -> l
     return steps
 
 
-def assert_same(one: Step, other: Step, rows: object = slice(None)) -> None:
+def assert_same(one: Step, other: Step, rows: Any = slice(None)) -> None:
     for name, a, b in zip(Step._fields[:5], one[:5], other[:5], strict=True):
         assert torch.equal(a[rows], b[rows]), name
     for name in one.metrics:

@@ -173,7 +173,7 @@ def test_a_time_limit_does_not_end_the_future_and_a_termination_does(tmp_path: P
         ppo__max_grad_norm=10.0,
         ppo__normalize_returns=False,
     )
-    policy = ludus.load(run)
+    policy: Any = ludus.load(run)
     clock = torch.arange(Clock.length)
     with torch.no_grad():
         value = policy.value_of(policy.prepare(clock[:, None] / Clock.length), policy.start(len(clock)))

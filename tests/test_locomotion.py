@@ -3,6 +3,7 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -39,7 +40,7 @@ def make(task: str, num_envs: int = 3, max_steps: int = 1000, threads: int = 2) 
     return env
 
 
-def make_gymnasium(task: str) -> gym.Env:
+def make_gymnasium(task: str) -> Any:
     return gym.make(GYMNASIUM[task]).unwrapped
 
 
@@ -51,7 +52,7 @@ def random_actions(env: LocomotionTask, steps: int, seed: int = 0) -> Tensor:
     return torch.as_tensor(space.low) + torch.as_tensor(space.high - space.low) * unit
 
 
-def start_gymnasium(reference: gym.Env, env: LocomotionTask, row: int) -> np.ndarray:
+def start_gymnasium(reference: Any, env: LocomotionTask, row: int) -> np.ndarray:
     """Put the reference into the state of `env`'s row; its observation."""
     reference.reset()
     reference.set_state(env.sim.field("qpos")[row].numpy(), env.sim.field("qvel")[row].numpy())
@@ -91,7 +92,7 @@ def test_every_step_equals_gymnasium(task: str) -> None:
             obs, reward, terminated, _, info = reference.step(action[row].numpy().astype(np.float64))
             contacts += "reward_contact" in info and info["reward_contact"] < 0
             assert np.array_equal(step.final_obs[row].numpy(), obs.astype(np.float32))
-            assert abs(scores[-1].reward[row].item() - reward) < 1e-11
+            assert abs(scores[-1].reward[row].item() - float(reward)) < 1e-11
             assert bool(step.terminated[row]) == terminated
             assert step.metrics["x_position"][row].item() == np.float32(info["x_position"])
             if step.done[row]:
@@ -109,7 +110,7 @@ def test_first_states_are_distributed_as_gymnasiums(task: str) -> None:
     env.reset(seed=0)
     reference = make_gymnasium(task)
     reference.reset(seed=0)
-    theirs = {"qpos": [], "qvel": []}
+    theirs: dict[str, list[np.ndarray]] = {"qpos": [], "qvel": []}
     for _ in range(500):
         reference.reset()
         for name, values in theirs.items():

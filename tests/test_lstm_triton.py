@@ -1,11 +1,8 @@
 """The LSTM kernels against a plain loop and autograd in double precision.
 
-On a GPU the real kernels run; elsewhere Triton's interpreter runs them, where Triton is installed.
+On a GPU the real kernels run; elsewhere Triton's interpreter (conftest.py), where Triton is installed.
 """
 
-import importlib.util
-import os
-import sys
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -13,16 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("needs Triton", allow_module_level=True)
-if not torch.cuda.is_available():
-    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("Triton is already imported, too late to choose its interpreter", allow_module_level=True)
-    os.environ["TRITON_INTERPRET"] = "1"
+pytest.importorskip("triton", reason="Triton is not installed")
+from conftest import ON_GPU
+from ludus.policies import lstm_triton as lstm
 
-lstm = pytest.importorskip("ludus.policies.lstm_triton")
+pytestmark = pytest.mark.gpu
 
-ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2 if ON_GPU else 1e-4, "bf16": 5e-2}
 ODD_SIZES = [(4, 7, 5), (3, 1, 96), (2, 3, 1)]
@@ -32,10 +25,12 @@ SIZES = ODD_SIZES + (
     else [(5, 37, 64), (1, 16, 64), (2, 19, 128)]
 )
 every_precision = pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
-real_segment_tile = lstm._segment_tile
+real_segment_tile = lstm.segment_tile
 
 
-def lone_program(rows: int, hidden: int, precision: str, device: torch.device, inputs: int) -> "lstm.Tile | None":
+def lone_program(
+    rows: int, hidden: int, precision: lstm.Precision, device: torch.device, inputs: int
+) -> lstm.Tile | None:
     """The interpreter runs one program after the other, so there none may wait for its neighbour."""
     return lstm.Tile(rows=16, cols=64, depth=32) if hidden == 64 and precision != "float32" else None
 
@@ -43,9 +38,9 @@ def lone_program(rows: int, hidden: int, precision: str, device: torch.device, i
 @pytest.fixture(autouse=True)
 def _suit_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     if not ON_GPU:
-        monkeypatch.setattr(lstm, "_segment_tile", lone_program)
+        monkeypatch.setattr(lstm, "segment_tile", lone_program)
         # It cannot multiply bfloat16; half precision takes the same paths.
-        monkeypatch.setitem(lstm._DOT_TYPES, "bf16", torch.float16)
+        monkeypatch.setitem(lstm.DOT_TYPES, "bf16", torch.float16)
 
 
 class Segment(NamedTuple):
@@ -87,10 +82,11 @@ def reference(s: Segment) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         cs.append(c)
     hidden = torch.stack(hs)
     hidden.backward(grad_h)
+    assert x_gates.grad is not None
     return torch.stack(gates).detach(), hidden.detach(), torch.stack(cs).detach(), x_gates.grad
 
 
-def assert_close(actual: Tensor, expected: Tensor, precision: str) -> None:
+def assert_close(actual: Tensor, expected: Tensor, precision: lstm.Precision) -> None:
     assert torch.isfinite(actual).all()
     scale = expected.abs().max().clamp(min=1.0)
     assert ((actual.double() - expected).abs().max() / scale).item() < TOLERANCE[precision]
@@ -98,7 +94,7 @@ def assert_close(actual: Tensor, expected: Tensor, precision: str) -> None:
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @every_precision
-def test_segment_matches_double_precision(precision: str, size: tuple[int, int, int]) -> None:
+def test_segment_matches_double_precision(precision: lstm.Precision, size: tuple[int, int, int]) -> None:
     s = random_segment(*size)
     gates_true, h_true, c_true, grad_true = reference(s)
 
@@ -115,7 +111,7 @@ def test_segment_matches_double_precision(precision: str, size: tuple[int, int, 
 
 @pytest.mark.parametrize("hidden", [64, 40])
 @every_precision
-def test_reset_hides_the_past_exactly(precision: str, hidden: int) -> None:
+def test_reset_hides_the_past_exactly(precision: lstm.Precision, hidden: int) -> None:
     s = random_segment(4, 16, hidden)
     s.keep[:] = 1.0
     s.keep[2, :8] = 0.0
@@ -139,7 +135,7 @@ def test_reset_hides_the_past_exactly(precision: str, hidden: int) -> None:
 
 @pytest.mark.parametrize(("rows", "hidden"), [(19, 64), (130, 128), (1, 64), (33, 40), (3, 1)])
 @every_precision
-def test_step_matches_double_precision(precision: str, rows: int, hidden: int) -> None:
+def test_step_matches_double_precision(precision: lstm.Precision, rows: int, hidden: int) -> None:
     """The states are columns of wider tensors, whose other columns stay as they are."""
     s = random_segment(1, rows, hidden, seed=1)
     s.keep[:] = 1.0
@@ -161,7 +157,7 @@ def test_step_matches_double_precision(precision: str, rows: int, hidden: int) -
 def test_step_takes_a_weight_already_short(hidden: int) -> None:
     s = random_segment(1, 16, hidden)
     expected, actual = torch.empty_like(s.grad_h[0]), torch.empty_like(s.grad_h[0])
-    short = s.weight.to(lstm._DOT_TYPES["bf16"])
+    short = s.weight.to(lstm.DOT_TYPES["bf16"])
     c = torch.empty_like(actual)
     lstm.lstm_step(s.x_gates[0].clone(), short.float(), s.h0, s.c0, expected, c, "bf16")
     lstm.lstm_step(s.x_gates[0].clone(), short, s.h0, s.c0, actual, c, "bf16")
@@ -205,12 +201,12 @@ H200, CONSUMER, OLD = Gpu((9, 0), 132, 228), Gpu((8, 9), 128, 100), Gpu((7, 5), 
     ],
 )
 def test_fits(
-    monkeypatch: pytest.MonkeyPatch, gpu: Gpu, rows: int, hidden: int, precision: str, expected: bool
+    monkeypatch: pytest.MonkeyPatch, gpu: Gpu, rows: int, hidden: int, precision: lstm.Precision, expected: bool
 ) -> None:
     properties = SimpleNamespace(
         multi_processor_count=gpu.processors, shared_memory_per_multiprocessor=gpu.shared_kib * 1024
     )
-    monkeypatch.setattr(lstm, "_segment_tile", real_segment_tile)
+    monkeypatch.setattr(lstm, "segment_tile", real_segment_tile)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: gpu.capability)
     assert lstm.fits(rows, hidden, precision, torch.device("cuda")) is expected
@@ -219,7 +215,7 @@ def test_fits(
 @pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
 @pytest.mark.parametrize("hidden", [128, 40])
 @every_precision
-def test_all_can_be_captured(precision: str, hidden: int) -> None:
+def test_all_can_be_captured(precision: lstm.Precision, hidden: int) -> None:
     s = random_segment(8, 64, hidden)
     gates, h, c = s.x_gates.clone(), torch.empty_like(s.grad_h), torch.empty_like(s.grad_h)
     grad_gates, new_h, new_c = torch.empty_like(gates), torch.empty_like(h[0]), torch.empty_like(c[0])

@@ -3,6 +3,7 @@
 import importlib.metadata
 import logging
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def test_rows_are_worlds_times_agents() -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_planes_are_what_a_slow_loop_makes_of_the_tokens(task: str) -> None:
     raw, decoded = make(task, observation="tokens"), make(task)
-    game = raw._world.game
+    game = raw.world.game
     features = {feature.id: feature.name for feature in game.id_map().features()}
     names, tags = Planes(game).names, game.id_map().tag_names()
     tokens, planes = raw.reset(5), decoded.reset(5)
@@ -98,8 +99,8 @@ def test_planes_are_what_a_slow_loop_makes_of_the_tokens(task: str) -> None:
 @needs_package
 def test_an_agent_that_walks_to_hearts_gathers_them() -> None:
     env = make(num_envs=4, agents=1)
-    env._world.game.map_builder.objects = {"altar": 10}  # no walls to get stuck at
-    altar = Planes(env._world.game).names.index("type:altar")
+    env.world.game.map_builder.objects = {"altar": 10}  # no walls to get stuck at
+    altar = Planes(env.world.game).names.index("type:altar")
     env.reset(0)
     random_return = sum(float(step.reward.mean()) for step in play(env, 40))
     obs, walker_return = env.reset(0), 0.0
@@ -113,7 +114,7 @@ def test_an_agent_that_walks_to_hearts_gathers_them() -> None:
 def test_time_running_out_truncates_and_restarts_in_the_same_step() -> None:
     env = make(max_steps=10)
     env.reset(0)
-    over = Planes(env._world.game).names.index("episode_completion_pct")
+    over = Planes(env.world.game).names.index("episode_completion_pct")
     steps = play(env, 20)
     for number, step in enumerate(steps, 1):
         assert not step.terminated.any()
@@ -127,7 +128,7 @@ def test_time_running_out_truncates_and_restarts_in_the_same_step() -> None:
 @needs_package
 def test_what_the_engine_terminates_is_terminated() -> None:
     env = make(max_steps=5)
-    env._world.game.episode_truncates = False
+    env.world.game.episode_truncates = False
     env.reset(0)
     last = play(env, 5)[-1]
     assert last.terminated.all()
@@ -151,10 +152,10 @@ def test_metrics_add_up_to_the_return() -> None:
 def test_a_laser_robs_another_agent_of_a_heart() -> None:
     """Cornered in a world of two cells, so that every move meets the other agent."""
     env = make("arena", num_envs=1, agents=2)
-    game = env._world.game
+    game = env.world.game
     game.map_builder.width, game.map_builder.height, game.map_builder.objects = 4, 3, {}
     env.reset(0)
-    for agent in env._sims[0].agents():
+    for agent in env.sims[0].agents():
         agent.set_inventory({"heart": 2, "laser": 1})
     env.step(torch.zeros(2))  # the hearts just given are counted here
     moves = [env.step(torch.tensor([move, 0])).reward.tolist() for move in (3, 4, 3, 4)]
@@ -199,7 +200,7 @@ def test_episodes_that_cannot_be_played_again_restart_with_a_warning() -> None:
     env.name = "mettagrid:restarting"  # a name is warned of once
     with pytest.warns(RuntimeWarning, match="episodes restart on resume"):
         env.load_state(state)
-    assert [sim.current_step for sim in env._sims] == [0, 5, 5]
+    assert [sim.current_step for sim in env.sims] == [0, 5, 5]
     play(env, 20)
 
 
@@ -222,12 +223,12 @@ def test_many_agents_find_room() -> None:
 
 @needs_package
 def test_the_import_leaves_logging_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    mettagrid._part("types")
+    mettagrid.part("types")
     package = sys.modules["mettagrid"]
     for name in ("mettagrid", "mettagrid.types"):  # so that the package itself is imported again
         monkeypatch.delitem(sys.modules, name)
     level, handlers = logging.root.level, list(logging.root.handlers)
-    mettagrid._part("types")
+    mettagrid.part("types")
     assert sys.modules["mettagrid"] is not package
     assert (logging.root.level, logging.root.handlers) == (level, handlers)
 
@@ -255,7 +256,7 @@ def test_unknown_names_are_refused() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"num_envs": 0}, {"agents": -1}, {"max_steps": -1}])
-def test_senseless_numbers_are_refused(settings: dict[str, int]) -> None:
+def test_senseless_numbers_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="num_envs >= 1"):
         make(**settings)
 

@@ -110,7 +110,10 @@ def skeleton_motion(**changes: Any) -> OrderedDict[str, Any]:
     )
     content = OrderedDict(
         rotation={"arr": rotation, "context": {"dtype": "float32"}},
-        root_translation={"arr": np.tile(np.float32([0, 0, 0.9]), (30, 1)), "context": {"dtype": "float32"}},
+        root_translation={
+            "arr": np.tile(np.array([0, 0, 0.9], np.float32), (30, 1)),
+            "context": {"dtype": "float32"},
+        },
         skeleton_tree=tree,
         is_local=True,
         fps=np.int32(30),

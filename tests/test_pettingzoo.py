@@ -16,7 +16,6 @@ from torch import Tensor
 pytest.importorskip("pettingzoo", reason="PettingZoo is not installed")
 
 import pettingzoo_test_envs
-from ludus.envs import gym_block
 from ludus.envs.check import check_env
 from ludus.envs.gym_state import restore, snapshot
 from ludus.envs.pettingzoo import PettingZooConfig, find_factory, make_pettingzoo
@@ -460,8 +459,8 @@ def test_a_loaded_state_continues_bit_for_bit_with_agents_that_come_and_go(make:
 
 
 def test_an_opaque_environment_truncates_those_who_are_there_on_resume_and_says_so(make: Any) -> None:
-    gym_block._told.clear()
     env, fresh = make("Opaque"), make("Opaque")
+    env.name = fresh.name = "pettingzoo:opaque, told of here"  # a name is warned of once
     env.reset(0)
     last = env.step(no_op(env))
     assert env.present.tolist() == [True, True, True, False] * 2
@@ -508,7 +507,7 @@ def test_things_that_were_one_at_the_start_are_restored_as_two() -> None:
 def test_positions_of_sprites_are_state_and_sprites_that_come_later_are_not_forgotten() -> None:
     pygame = pytest.importorskip("pygame", reason="pygame is not installed")
 
-    class Ship(pygame.sprite.Sprite):  # type: ignore[misc, name-defined]
+    class Ship(pygame.sprite.Sprite):  # type: ignore[name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.rect, self.speed = pygame.Rect(1, 2, 3, 4), pygame.Vector2(0.1, 0.2)
@@ -548,7 +547,7 @@ def test_a_killed_worker_truncates_its_agents_and_nobody_else(make: Any) -> None
     env = make("Arena", 2, workers=2)
     env.reset(0)
     last = env.step(no_op(env))
-    psutil.Process(env._workers[1]._process.pid).kill()
+    psutil.Process(env.worker_pids[1]).kill()
     with pytest.warns(RuntimeWarning, match="rows 4 to 7 is restarted"):
         step = env.step(no_op(env))
     assert step.truncated[4:].tolist() == [True, True, True, False]

@@ -40,7 +40,7 @@ def gradient_of_one_step(policy: ActorCritic, **settings: Any) -> Tensor:
     ppo = make_ppo(policy, **settings)
     batch = random_batch(policy)
     with torch.inference_mode():
-        ppo._step(batch, measured=False)
+        ppo.step(batch, measured=False)
     return ppo.optimizer.grad.clone()
 
 
@@ -113,7 +113,7 @@ def test_the_gradient_of_moving_away_from_the_beginning_equals_autograd(learn_st
                 ppo.optimizer.flat.copy_(moved)
             batch = random_batch(plain)
             for ppo in (pulled, free):
-                ppo._step(batch, measured=False)
+                ppo.step(batch, measured=False)
         weights = moved.clone().requires_grad_()
         (0.2 * (weights - initial).square().sum()).backward()
         torch.testing.assert_close(pulled.optimizer.grad - free.optimizer.grad, weights.grad, rtol=1e-4, atol=1e-5)
@@ -124,10 +124,10 @@ def test_without_anything_to_learn_weights_go_back_to_where_they_began() -> None
     ppo = make_ppo(policy, l2_init=1.0, value_coef=0.0, learning_rate=1e-3)
     initial = ppo.optimizer.flat.clone()
     with torch.inference_mode():
-        ppo._schedule_rates(0.0)
+        ppo.schedule_rates(0.0)
         ppo.optimizer.flat.add_(0.1 * torch.randn(len(initial), generator=torch.Generator().manual_seed(0)))
         before = (ppo.optimizer.flat - initial).abs()
-        ppo._step(random_batch(policy, advantage=0.0), measured=False)
+        ppo.step(random_batch(policy, advantage=0.0), measured=False)
         after = (ppo.optimizer.flat - initial).abs()
     far = before > 0.01
     assert bool((after[far] < before[far]).all())

@@ -1,5 +1,7 @@
 """The mathematics of PPO against slow, independent versions on random input."""
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from ludus.policies.normalizer import ObsNormalizer
 from ludus.policies.policy import PolicyConfig
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (5,), np.float32)
-ACTION_SPACES = {
+ACTION_SPACES: dict[str, Any] = {
     "gaussian": gym.spaces.Box(-1, 1, (3,), np.float32),
     "categorical": gym.spaces.Discrete(4),
     "multi-discrete": gym.spaces.MultiDiscrete([3, 2, 5]),
@@ -149,9 +151,9 @@ def test_written_out_gradient_equals_autograd(
         keep=(torch.rand(horizon, segments, generator=g) < 0.7).double() if memory else None,
     )
     ppo = PPO(policy.double(), ppo_config, schedule_of(segments, horizon), seed=0)
-    ppo._entropy_coef = torch.tensor(0.03, dtype=torch.float64)
+    ppo.entropy_coef = torch.tensor(0.03, dtype=torch.float64)
     with torch.no_grad():
-        ppo._step(batch, measured=False)
+        ppo.step(batch, measured=False)
     written = [p.grad.clone() for p in policy.parameters() if p.grad is not None]
     for p in policy.parameters():
         p.grad = None
@@ -163,13 +165,13 @@ def test_written_out_gradient_equals_autograd(
 def _slow_loss(policy: ActorCritic, batch: Batch, config: PPOConfig) -> Tensor:
     params, value = _slow_outputs(policy, batch)
     if isinstance(policy.action_space, gym.spaces.Box):
-        dist = torch.distributions.Normal(params, policy.head.log_std.exp())  # type: ignore[operator, union-attr]
+        dist = torch.distributions.Normal(params, policy.head.log_std.exp())  # type: ignore[operator]
         log_prob, entropy = dist.log_prob(batch.action).sum(-1), dist.entropy().sum(-1)
     else:
-        choices = policy.head.choices  # type: ignore[union-attr]
-        dists = [torch.distributions.Categorical(logits=p) for p in params.split(choices, -1)]  # type: ignore[arg-type]
-        log_prob = sum(d.log_prob(batch.action[:, i]) for i, d in enumerate(dists))  # type: ignore[assignment]
-        entropy = sum(d.entropy() for d in dists)  # type: ignore[assignment]
+        choices = policy.head.choices
+        dists = [torch.distributions.Categorical(logits=p) for p in params.split(choices, -1)]
+        log_prob = sum(d.log_prob(batch.action[:, i]) for i, d in enumerate(dists))
+        entropy = sum(d.entropy() for d in dists)
     ratio = (log_prob - batch.old_log_prob).exp()
     clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
     share = batch.share

@@ -1,12 +1,9 @@
-"""The fused loss against the formulas of `PPO._step` in double precision.
+"""The fused loss against the formulas of `PPO.step` in double precision.
 
-On a GPU the real kernel runs; elsewhere Triton's interpreter runs it, where Triton is installed.
+On a GPU the real kernel runs; elsewhere Triton's interpreter (conftest.py), where Triton is installed.
 """
 
-import importlib.util
-import os
-import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -14,19 +11,16 @@ from torch import Tensor
 
 from ludus.policies.heads import CategoricalHead
 
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("needs Triton", allow_module_level=True)
-if not torch.cuda.is_available():
-    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("Triton is already imported, too late to choose its interpreter", allow_module_level=True)
-    os.environ["TRITON_INTERPRET"] = "1"
+pytest.importorskip("triton", reason="Triton is not installed")
+from conftest import ON_GPU
+from ludus.algorithms import ppo_triton
 
-ppo_triton = pytest.importorskip("ludus.algorithms.ppo_triton")
-
-ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 # What the interpreter's numpy says of broken numbers.
-pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:All-NaN slice")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:All-NaN slice"),
+]
 CLIP, VALUE_COEF = 0.2, 0.7
 SIZES = [(1, 1), (3, 1), (1, 2), (7, 3), (128, 4), (129, 5), (300, 18), (65, 33), (9, 130), (37, 256)] + (
     [(8192, 4), (32768, 18), (5000, 256), (100_003, 9)] if ON_GPU else []
@@ -69,12 +63,11 @@ def random_inputs(
     steps = torch.cat([action, log_prob - log_ratio, advantage, returns, old_value, present], 1).to(DEVICE)
     share = steps[:, 5] / steps[:, 5].sum().clamp(min=1.0) if some_absent else 1.0 / n
     entropy_coef = torch.tensor(0.05, device=DEVICE) if bonus else None
-    return Inputs(
-        logits.to(DEVICE), value[:, 0].to(DEVICE), steps[:, :1], *steps[:, 1:5].unbind(1), share, entropy_coef
-    )
+    old = (steps[:, 1], steps[:, 2], steps[:, 3], steps[:, 4])
+    return Inputs(logits.to(DEVICE), value[:, 0].to(DEVICE), steps[:, :1], *old, share, entropy_coef)
 
 
-def double(x: Tensor | float | None) -> Tensor | float | None:
+def double(x: Any) -> Any:
     return x.double() if isinstance(x, Tensor) else x
 
 
@@ -107,7 +100,9 @@ def reference(inputs: Inputs, value_clip: float) -> Outputs:
 
 
 def fused(inputs: Inputs, value_clip: float = 0.0) -> Outputs:
-    return Outputs(*ppo_triton.fused_loss(*inputs, CLIP, value_clip, VALUE_COEF))
+    grad_logits, grad_value, sums = ppo_triton.fused_loss(*inputs, CLIP, value_clip, VALUE_COEF)
+    assert sums is not None
+    return Outputs(grad_logits, grad_value, sums)
 
 
 def assert_matches(inputs: Inputs, value_clip: float) -> None:
@@ -141,6 +136,7 @@ def test_every_setting_matches(value_clip: float, bonus: bool, shift: float) -> 
 def test_absent_steps_have_no_gradient() -> None:
     inputs = random_inputs(50, 4, some_absent=True)
     out = fused(inputs, 0.4)
+    assert isinstance(inputs.share, Tensor)
     absent = inputs.share == 0
     assert absent.any()
     assert not out.grad_logits[absent].any()
@@ -167,7 +163,8 @@ def test_logits_may_be_columns_of_a_wider_tensor() -> None:
 
 def test_columns_may_be_contiguous() -> None:
     inputs = random_inputs(37, 5, some_absent=True)
-    assert_same(inputs, Inputs(*(x.contiguous() for x in inputs)))
+    columns: Any = (x.contiguous() if isinstance(x, Tensor) else x for x in inputs)
+    assert_same(inputs, Inputs(*columns))
 
 
 def test_unmeasured_gradients_are_the_same() -> None:
@@ -229,10 +226,11 @@ def test_can_be_captured(some_absent: bool) -> None:
         out = fused(inputs, 0.4)
     # A replay reads what lies there now, the entropy's weight among it.
     for place, new in zip(inputs, other, strict=True):
-        if isinstance(place, Tensor):
+        if isinstance(place, Tensor) and isinstance(new, Tensor):
             place.copy_(new)
     graph.replay()
     assert all(torch.equal(a, b) for a, b in zip(out, expected, strict=True))
+    assert inputs.entropy_coef is not None
     inputs.entropy_coef.fill_(1.0)
     graph.replay()
     assert not torch.equal(out.grad_logits, expected.grad_logits)

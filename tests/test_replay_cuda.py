@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import ludus
+from conftest import Recordings
 from ludus.algorithms.replay_learner import ReplayLearner
 from ludus.buffers.episodes import EpisodeStore
 from ludus.config import apply_overrides
@@ -18,9 +19,8 @@ from ludus.presets import find_preset
 from ludus.training.loop import Trainer
 from ludus.training.replay_job import make_learner, make_policy
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+pytestmark = pytest.mark.gpu
 
-DEVICE = "cuda"
 SMALL: dict[str, Any] = {
     "policy.hidden": [32, 32],
     "reward.hidden": [32, 32],
@@ -40,7 +40,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def learner_of(case: str, cuda_graphs: bool, device: str = DEVICE) -> ReplayLearner:
+def learner_of(case: str, cuda_graphs: bool, device: str) -> ReplayLearner:
     settings = {**SMALL, **CASES[case], "cuda_graphs": cuda_graphs, "device": device}
     config = apply_overrides(find_preset("rrd-mujoco").config, settings)
     discrete = case == "dqn"
@@ -63,8 +63,8 @@ def learner_of(case: str, cuda_graphs: bool, device: str = DEVICE) -> ReplayLear
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_graph_trains_as_single_calls_do(case: str) -> None:
-    graphs, eager = (learner_of(case, on) for on in (True, False))
+def test_a_graph_trains_as_single_calls_do(case: str, device: str, recordings: Recordings) -> None:
+    graphs, eager = (learner_of(case, on, device) for on in (True, False))
     before = [weights.clone() for weights in graphs.weights()]
     for _ in range(3):
         one, other = graphs.update(), eager.update()
@@ -73,6 +73,7 @@ def test_a_graph_trains_as_single_calls_do(case: str) -> None:
     for ours, theirs, old in zip(graphs.weights(), eager.weights(), before, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
         assert float((ours - old).abs().max()) > 1e-4, "nothing was learned"
+    assert (recordings.count > 0) == (device == "cuda")
 
 
 class StopAt(ludus.Callback):
@@ -84,13 +85,15 @@ class StopAt(ludus.Callback):
 
 
 @pytest.mark.parametrize("method", ["none", "rrd"])
-def test_a_run_moves_between_gpu_and_cpu(method: str, tmp_path: Path) -> None:
-    settings = {**SMALL, "reward.method": method, "replay.warmup": 40, "replay.steps": 20, "device": DEVICE}
+def test_a_run_moves_between_gpu_and_cpu(method: str, device: str, tmp_path: Path) -> None:
+    settings = {**SMALL, "reward.method": method, "replay.warmup": 40, "replay.steps": 20, "device": device}
     settings |= {"loop.epochs": 2, "loop.cycles": 2, "loop.iterations": 3, "env.max_steps": 15}
-    quiet = {"console": Console("quiet"), "overrides": {**settings, "log.report": False}}
-    run = ludus.train("rrd-mujoco:Pendulum-v1", tmp_path / "run", callbacks=[StopAt(5)], **quiet)
-    for device, stop in (("cpu", [StopAt(8)]), (DEVICE, [])):
-        ludus.runs.resume(run, callbacks=stop, console=Console("quiet"), overrides={"device": device})
+    overrides = {**settings, "log.report": False}
+    run = ludus.train(
+        "rrd-mujoco:Pendulum-v1", tmp_path / "run", [StopAt(5)], Console("quiet"), overrides=overrides
+    )
+    ludus.resume(run, [StopAt(8)], Console("quiet"), {"device": "cpu"})
+    ludus.resume(run, (), Console("quiet"), {"device": device})
     rows = read_metrics(run / "metrics.jsonl")
     assert (run / "final").exists()
     assert all(np.isfinite(row["train/q_loss"]) for row in rows if "train/q_loss" in row)

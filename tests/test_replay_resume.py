@@ -30,17 +30,9 @@ from ludus.policies.policy import PolicyConfig
 from ludus.training import checkpoint as checkpoints
 from ludus.training.checkpoint import checkpoints_in, newest_intact
 from ludus.training.loop import Trainer
-from test_resume import ENVIRONMENT, command, fail, plain_state, resume, run
+from test_resume import command, fail, plain_state, resume, run
 
 Settings = dict[str, Any]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # Jobs -------------------------------------------------------------------------------------------------
@@ -204,8 +196,7 @@ def kill_after_checkpoint(name: str, folder: Path, number: int) -> None:
     every = 80 if name not in RECORDED else 20
     call = f"t.train({name!r}, pathlib.Path({str(folder)!r}), checkpoint__every={every})"
     program = f"import pathlib, test_replay_resume as t; {call}"
-    environment = ENVIRONMENT | {"LUDUS_TEST_DATA": os.environ["LUDUS_TEST_DATA"]}
-    process = subprocess.Popen([sys.executable, "-c", program], env=environment)
+    process = subprocess.Popen([sys.executable, "-c", program])
     try:
         until = time.monotonic() + 60
         while not checkpoints_in(folder / "checkpoints")[number - 1 :]:
@@ -214,7 +205,7 @@ def kill_after_checkpoint(name: str, folder: Path, number: int) -> None:
             time.sleep(0.002)
         time.sleep(random.uniform(0.0, 0.1))
         process.kill()
-        assert process.wait(60) == -signal.SIGKILL
+        assert process.wait() == -signal.SIGKILL
     finally:
         process.kill()
 

@@ -23,7 +23,7 @@ import pytest
 
 from ludus.errors import LudusError
 from ludus.logging import replay as replay_module
-from ludus.logging.charts import Chart, Series, _ticks, chart_html
+from ludus.logging.charts import Chart, Series, chart_html, round_ticks
 from ludus.logging.jsonl import JsonlSink
 from ludus.logging.replay import Replay, frames_html, replay_html
 from ludus.logging.report import write_report
@@ -82,10 +82,10 @@ def write_run(folder: Path, rows: int = 60) -> Path:
 
 # Charts ---------------------------------------------------------------------------------------------
 def test_ticks_are_round_and_inside_the_range() -> None:
-    assert _ticks(0, 1, 4) == [0, 0.25, 0.5, 0.75, 1]
-    assert _ticks(10_000, 2_000_000, 5) == [500_000, 1_000_000, 1_500_000, 2_000_000]
+    assert round_ticks(0, 1, 4) == [0, 0.25, 0.5, 0.75, 1]
+    assert round_ticks(10_000, 2_000_000, 5) == [500_000, 1_000_000, 1_500_000, 2_000_000]
     for low, high in ((-3.7, 12.2), (1e-5, 3e-4), (99.0, 99.1)):
-        ticks = _ticks(low, high, 4)
+        ticks = round_ticks(low, high, 4)
         assert 2 <= len(ticks) <= 7
         assert all(low - 1e-9 <= t <= high + 1e-9 for t in ticks)
 
@@ -430,7 +430,7 @@ class Browser:
         self._calls += 1
         self._socket.send(json.dumps({"id": self._calls, "method": method, "params": params}))
         while True:
-            reply = json.loads(self._socket.recv(timeout=60))
+            reply = json.loads(self._socket.recv())
             if reply.get("id") == self._calls:
                 assert "error" not in reply, reply
                 return dict(reply["result"])
@@ -479,7 +479,7 @@ class Browser:
     def close(self) -> None:
         self._socket.close()
         self._process.terminate()
-        self._process.wait(timeout=20)
+        self._process.wait()
 
 
 @pytest.fixture

@@ -225,7 +225,7 @@ def test_time_that_runs_out_does_not_end_the_future_and_a_termination_does(
 @torch.no_grad()
 def values_along(run: Path, seen: Tensor) -> list[float]:
     """What the policy thinks of each step of an episode."""
-    policy = ludus.load(run)
+    policy: Any = ludus.load(run)
     state, values = policy.start(1), []
     for number in seen:
         _, value, state = policy.params_and_value_of(policy.prepare(number.view(1, 1)), state)

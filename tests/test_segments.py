@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ludus.algorithms.ppo import PPO, PPOConfig
+from ludus.algorithms.ppo_loss import Batch
 from ludus.buffers.segments import SegmentBuffer, SegmentSchedule
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.policies.actor_critic import ActorCritic
@@ -173,14 +174,18 @@ def test_a_segment_pass_of_the_lstm_equals_single_steps_for_any_pattern_of_ends(
 
 
 @pytest.mark.parametrize("memory", [False, True])
-def test_a_pass_uses_every_step_exactly_once(memory: bool) -> None:
+def test_a_pass_uses_every_step_exactly_once(memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     collector = make_collector(rows=6, segments=12, horizon=5, memory=memory)
     config = PPOConfig(horizon=5, segments=12, minibatches=4, update_epochs=3, learning_rate=0.0)
     ppo = PPO(collector.policy, config, collector.schedule, seed=0)
-    taken, seen = collector.collect(0), []
-    step = ppo._step
-    # Row and step tell which one it is.
-    ppo._step = lambda b, measured: seen.append(100 * b.x[:, 0] + b.x[:, 1]) or step(b, measured)  # type: ignore[func-returns-value, method-assign]
+    taken, seen = collector.collect(0), list[Tensor]()
+    step = ppo.step
+
+    def looking(batch: Batch, measured: bool) -> None:
+        seen.append(100 * batch.x[:, 0] + batch.x[:, 1])  # row and step tell which one it is
+        step(batch, measured)
+
+    monkeypatch.setattr(ppo, "step", looking)
     ppo.update(taken, 0.0)
     everything = (100 * taken.obs[..., 0] + taken.obs[..., 1]).flatten().sort().values
     assert len(everything.unique()) == 60
@@ -217,7 +222,7 @@ def test_half_recorded_segments_survive_a_save() -> None:
         schedule = SegmentSchedule(5, 7, 4)
         buffers.append(SegmentBuffer(schedule, (3,), torch.float32, 1, 8, torch.device("cpu")))
     first, second = buffers
-    for tensor in (*vars(first.track).values(), first._starts):
+    for tensor in (*vars(first.track).values(), first.starts):
         tensor.copy_(torch.rand(tensor.shape) > 0.5 if tensor.dtype == torch.bool else torch.rand(tensor.shape))
     first.time = 23
     second.load_state(first.state())

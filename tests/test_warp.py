@@ -13,7 +13,7 @@ pytest.importorskip("mujoco_warp", reason="MuJoCo Warp is not installed: pip ins
 from ludus.envs import HumanoidConfig, KukaConfig, LocomotionConfig, make_vec_env
 from ludus.envs.kuka.task import SUBSTEPS, scene_path
 from ludus.envs.locomotion.gymnasium_sim import GymnasiumSimulator
-from ludus.envs.locomotion.task import TASKS, _load_model
+from ludus.envs.locomotion.task import TASKS, load_model
 from ludus.envs.sim import CpuSimulator, Derived, Simulator, lacks_warp, make_simulator, wants_warp
 from ludus.envs.sim_task import SimTask
 from ludus.envs.vec import env_faults
@@ -27,7 +27,7 @@ POSITIONS = ("qpos", "qvel", "xpos", "xquat", "xmat", "geom_xpos")
 def load(name: str) -> mujoco.MjModel:
     if name == "humanoid-body":
         return mujoco.MjModel.from_xml_path(str(files("ludus") / "envs" / "humanoid" / "body.xml"))
-    return mujoco.MjModel.from_xml_path(str(scene_path())) if name == "kuka" else _load_model(TASKS[name].xml)
+    return mujoco.MjModel.from_xml_path(str(scene_path())) if name == "kuka" else load_model(TASKS[name].xml)
 
 
 def converged(model: mujoco.MjModel) -> mujoco.MjModel:

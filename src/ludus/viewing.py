@@ -92,7 +92,7 @@ def _record_pieces(replay: replays.Replay, env: VecEnv, policy: Policy, ranked: 
     """One episode of every piece, or of a dozen from the worst to the best."""
     assert isinstance(env, Shown)
     replay.most_frames = _MOST_PIECE_FRAMES
-    for piece in _chosen(env.pieces, ranked, _MOST_PIECES):
+    for piece in chosen_pieces(env.pieces, ranked, _MOST_PIECES):
         env.show(piece)
         frames, _, _, last = _play_episode(
             env, policy.actor(), env.reset(_SEED), round(_PIECE_SECONDS / replay.dt)
@@ -100,7 +100,7 @@ def _record_pieces(replay: replays.Replay, env: VecEnv, policy: Policy, ranked: 
         replay.add_episode(frames, f"{env.pieces[piece]}: {env.outcome(last, len(frames))}")
 
 
-def _chosen(pieces: Sequence[str], ranked: Sequence[str], most: int) -> list[int]:
+def chosen_pieces(pieces: Sequence[str], ranked: Sequence[str], most: int) -> list[int]:
     """Numbers of at most so many pieces, spread evenly over the ranking, its ends included."""
     known = [name for name in dict.fromkeys(ranked) if name in pieces]
     order = [pieces.index(name) for name in known] + [i for i, name in enumerate(pieces) if name not in known]

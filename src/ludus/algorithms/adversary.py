@@ -216,18 +216,22 @@ class Adversary:
     def update(self, env: VecEnv) -> dict[str, Tensor]:
         """Learn from the recorded rollout and from demonstrations of `env`; then forget the rollout."""
         config, normalizer = self.config, self.discriminator.normalizer
-        self._rate.fill_(config.learning_rate * self.rate_factor)
         self._totals.zero_()
         self.optimizer.skipped.zero_()
         # Before the gradient steps: what they learn holds for the standardisation that will pay.
         normalizer.update([self._demonstrations(env), self._of_rollout(config.batch_size)])
         for _ in range(config.batches):
-            self._demo.copy_(normalizer(self._demonstrations(env)))
-            self._policy.copy_(normalizer(self._of_policies()))
-            self._train()
+            self.train_on(normalizer(self._demonstrations(env)), normalizer(self._of_policies()))
         self.replay.add(self._of_rollout(config.batch_size), self._generator)
         self.rollout.clear()
         return dict(zip(_MEASURES, (self._totals / config.batches).unbind(), strict=True))
+
+    def train_on(self, demo: Tensor, policy: Tensor) -> None:
+        """One gradient step on standardised windows, [batch_size, size] of each side."""
+        self._demo.copy_(demo)
+        self._policy.copy_(policy)
+        self._rate.fill_(self.config.learning_rate * self.rate_factor)
+        self._train()
 
     def _demonstrations(self, env: VecEnv) -> Tensor:
         return env.demonstrations(self.config.batch_size, self._demo_generator).to(self.device)

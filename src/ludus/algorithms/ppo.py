@@ -126,7 +126,7 @@ class PPO:
         self.rate_factor = 1.0  # moved by kl_control "adapt"
         self.stopped = torch.zeros((), device=device)  # 1 once the divergence limit was passed
         # What a schedule changes, where a recorded graph can read it.
-        self._rate, self._entropy_coef = torch.zeros((), device=device), torch.zeros((), device=device)
+        self._rate, self.entropy_coef = torch.zeros((), device=device), torch.zeros((), device=device)
         self._totals = torch.zeros(len(_MEASURES), device=device)
         self._by_segment = policy.memory is not None or config.prio_alpha > 0
         self._data = UpdateData(policy, schedule)
@@ -151,7 +151,7 @@ class PPO:
     def update(self, segments: Segments, progress: float) -> dict[str, Tensor]:
         """Improve the policy on one rollout; `progress` (0 to 1) is how much of the training is done."""
         config = self.config
-        rate, entropy_coef = self._schedule_rates(progress)
+        rate, entropy_coef = self.schedule_rates(progress)
         self._data.load(segments)
         self._gather()
         if not segments.judged:
@@ -182,7 +182,7 @@ class PPO:
             order = torch.cat([ids for ids, _ in parts])
             rows, inputs = self._data.steps.index_select(0, order), self._data.inputs(order)
             for part in zip(rows.chunk(len(parts)), inputs.chunk(len(parts)), strict=True):
-                self._step(self._as_batch(*part, self._data.state, None), measured)
+                self.step(self._as_batch(*part, self._data.state, None), measured)
             return
         train = self._train if measured else self._train_quietly
         for ids, weights in parts:
@@ -202,7 +202,7 @@ class PPO:
         return list(zip(ids.chunk(config.minibatches), weights.chunk(config.minibatches), strict=True))
 
     def _train_on_part(self, measured: bool) -> None:
-        self._step(self._batch(self._ids), measured)
+        self.step(self._batch(self._ids), measured)
 
     def _batch(self, ids: Tensor) -> Batch:
         data, memory = self._data, self.policy.memory
@@ -222,13 +222,13 @@ class PPO:
             share = present / present.sum().clamp(min=1.0)
         return Batch(x, rows[:, :size], old_log_prob, advantage, returns, old_value, share, state, keep)
 
-    def _step(self, batch: Batch, measured: bool) -> None:
+    def step(self, batch: Batch, measured: bool) -> None:
         """One gradient step."""
         config = self.config
         done = self.policy.forward_pass(batch.x, batch.state, batch.keep)
         has_bonus = config.entropy_coef != 0 or config.entropy_coef_final != 0
         bonus, limits = (
-            self._entropy_coef if has_bonus else None,
+            self.entropy_coef if has_bonus else None,
             (config.clip, config.value_clip, config.value_coef),
         )
         seed = loss_gradient(self.policy.head, done.params, done.value, batch, bonus, *limits, measured)
@@ -269,12 +269,12 @@ class PPO:
         data.log_prob.view(-1)[steps] = policy.head.log_prob(params, action)
 
     # Around the update --------------------------------------------------------------------------
-    def _schedule_rates(self, progress: float) -> tuple[float, float]:
+    def schedule_rates(self, progress: float) -> tuple[float, float]:
         config = self.config
         rate = config.learning_rate + (config.learning_rate_final - config.learning_rate) * progress
         entropy = config.entropy_coef + (config.entropy_coef_final - config.entropy_coef) * progress
         self._rate.fill_(rate * self.rate_factor)
-        self._entropy_coef.fill_(entropy)
+        self.entropy_coef.fill_(entropy)
         return rate * self.rate_factor, entropy
 
     def _after(self, progress: float) -> None:

@@ -2,7 +2,7 @@
 
 The loss of a minibatch is some forty operations on a few numbers per step, and on a GPU each costs its launch.
 `fused_loss` does all of them in one kernel, where a program owns some rows with all their logits. The formulas
-are those of `PPO._step` and `CategoricalHead`. Every program writes its own part of the measures, which one
+are those of `PPO.step` and `CategoricalHead`. Every program writes its own part of the measures, which one
 more kernel adds up, so that a run can be repeated exactly.
 
 Nothing waits for the device, so all of it can be captured in a CUDA graph after one ordinary call, which

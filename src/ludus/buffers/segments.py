@@ -121,7 +121,7 @@ class SegmentBuffer:
         self.columns = schedule.columns
         shapes = buffer_shapes(schedule, obs_shape, obs_dtype, action_size, state_size)
         tensors = {name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes.items()}
-        self._starts = tensors.pop("starts")
+        self.starts = tensors.pop("starts")
         self.track = Track(**tensors)
         self._views: dict[tuple[int, int], Track] = {}
         self._flat = Track(**{name: tensor.flatten(0, 1) for name, tensor in tensors.items()})
@@ -130,9 +130,9 @@ class SegmentBuffer:
         """Keep the memory's states of those rows that begin a segment now."""
         starting = self.schedule.starting_rows(self.time)
         first, stop = max(starting.start, rows.start), min(starting.stop, rows.stop)
-        if first < stop and self._starts.shape[-1]:
+        if first < stop and self.starts.shape[-1]:
             number = (self.time - self.schedule.start(first)) // self.schedule.horizon
-            self._starts[number % len(self._starts), first:stop] = state[first - rows.start : stop - rows.start]
+            self.starts[number % len(self.starts), first:stop] = state[first - rows.start : stop - rows.start]
 
     def write(self, rows: slice, column: int | Tensor, **values: Tensor) -> None:
         """One step of some rows, by the names of `Track`."""
@@ -159,7 +159,7 @@ class SegmentBuffer:
         row, nth = number % schedule.rows, number // schedule.rows
         time = schedule.start(number) + torch.arange(schedule.horizon + 1, device=self.device)[:, None]
         places = time % columns * schedule.rows + row
-        state = self._starts[nth % len(self._starts), row]
+        state = self.starts[nth % len(self.starts), row]
         return Segments(self._flat, places[:-1], places[-1], state, self.all_present, judged)
 
     # Half-recorded segments are part of a run ----------------------------------------------------
@@ -167,7 +167,7 @@ class SegmentBuffer:
         state: State = {"time": self.time}
         if not self.schedule.aligned:  # aligned, there is nothing half recorded between two updates
             state |= {name: getattr(self.track, name).clone() for name in _TRACK_NAMES}
-            state["starts"] = self._starts.clone()
+            state["starts"] = self.starts.clone()
         return state
 
     def load_state(self, state: State) -> None:
@@ -175,7 +175,7 @@ class SegmentBuffer:
         if not self.schedule.aligned:
             for name in _TRACK_NAMES:
                 getattr(self.track, name).copy_(state[name])
-            self._starts.copy_(state["starts"])
+            self.starts.copy_(state["starts"])
 
 
 def buffer_shapes(

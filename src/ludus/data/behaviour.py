@@ -26,7 +26,7 @@ class Behaviour:
         self._act, self._noise = act, noise
         self._generator = torch.Generator().manual_seed(seed)
         self.kind = torch.zeros(rows, dtype=torch.int64)
-        self._elapsed, self._held, self._closed, self._start, self._stop, self._detour_at = torch.zeros(
+        self._elapsed, self._held, self._closed, self._start, self.stop, self._detour_at = torch.zeros(
             (6, rows), dtype=torch.int64
         )
         self._offset, self._detour = torch.zeros((2, rows, 3))
@@ -41,7 +41,7 @@ class Behaviour:
         start = torch.where(kind == PAUSE, self._integers(4, 36, n), self._integers(2, 15, n))
         start = torch.where(kind <= EMPTY, 0, start)
         lasting = torch.where(kind <= EMPTY, self._integers(10, 25, n), self._integers(4, 12, n))
-        self._start[rows], self._stop[rows] = start, torch.where(succeed, start + lasting, NEVER)
+        self._start[rows], self.stop[rows] = start, torch.where(succeed, start + lasting, NEVER)
         self._offset[rows] = self._beside(kind)
         self._detour_at[rows] = torch.where(self._uniform(0, 1, n) < 0.5, self._integers(0, 30, n), NEVER)
         self._detour[rows] = self._uniform(-0.7, 0.7, n, 3)
@@ -51,7 +51,7 @@ class Behaviour:
         """[rows, 4] actions within [-1, 1]."""
         since_grasp = self.kind == DROP
         clock = torch.where(since_grasp, self._held, self._elapsed)
-        active = (self.kind != NONE) & (clock >= self._start) & (clock < self._stop)
+        active = (self.kind != NONE) & (clock >= self._start) & (clock < self.stop)
         action = self._act(self._believed(obs, active))
         action[active & (self.kind == DROP), 3] = 1.0
         action[active & (self.kind == PAUSE), :3] = 0.0

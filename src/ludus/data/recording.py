@@ -148,12 +148,12 @@ class _WatchedKuka(KukaPickPlace):
             "qpos": f["qpos"].clone(),
             "qvel": f["qvel"].clone(),
             "mocap_pos": f["mocap_pos"].clone(),
-            "ee_states": torch.cat([f["sensordata"][:, :3], _rotation(f["xquat"][:, self._gripper])], dim=1),
+            "ee_states": torch.cat([f["sensordata"][:, :3], axis_angle(f["xquat"][:, self._gripper])], dim=1),
             "progress": self.progress(),
         }
 
 
-def _rotation(quaternion: Tensor) -> Tensor:
+def axis_angle(quaternion: Tensor) -> Tensor:
     """[n, 4] → [n, 3] axis × angle.
 
     The hand points down, half a turn from upright, where an axis and its opposite mean the same. The one that

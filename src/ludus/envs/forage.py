@@ -147,7 +147,7 @@ class Forage(VecEnv):
         bits = min(max((DECK_CELLS // self._num_free).bit_length() - 1, MIN_CARD_BITS), MAX_CARD_BITS)
         self._card_shift = 64 - bits
         self._parts = [self._world.shape[1], agents, 3 * agents, agents**2]  # of a card: see `_prepare`
-        self._deck = integers(2**bits, sum(self._parts))
+        self.deck = integers(2**bits, sum(self._parts))
         self._saved = {"world": self._world, "cell": self._cell, "random": self._random, "tally": self._tally}
 
     def state(self) -> State:
@@ -165,8 +165,8 @@ class Forage(VecEnv):
         self._seen.fill_(self._num_slots - 1)
         if seed == self._seed:
             return
-        self._seed, cards, agents = seed, len(self._deck), self.agents_per_env
-        numbers = self._hash(2 * seed, cards * (self._num_free + agents)).view(cards, -1)
+        self._seed, cards, agents = seed, len(self.deck), self.agents_per_env
+        numbers = self.hashed(2 * seed, cards * (self._num_free + agents)).view(cards, -1)
         cells = self._free_cells.take(numbers[:, :-agents].argsort(dim=1))
         outside = torch.full_like(cells[:, :1], self._walls.size)
         colour = (numbers[:, :1] % 2).expand(-1, agents)
@@ -177,22 +177,22 @@ class Forage(VecEnv):
         turns = numbers[:, -agents:]
         late = (turns[:, :, None] > turns[:, None, :]).flatten(1)  # [agent, than which other]
         # Twice where berries grow, with room for the slots they come from in between: see `_eat`.
-        torch.cat([cells, outside, colour, starts, grow, grow, grow, late], dim=1, out=self._deck)
+        torch.cat([cells, outside, colour, starts, grow, grow, grow, late], dim=1, out=self.deck)
 
-    def _hash(self, stream: int, count: int) -> Tensor:
+    def hashed(self, stream: int, count: int) -> Tensor:
         start = (stream * GOLDEN + 2**63) % 2**64 - 2**63
         return scramble(torch.arange(count, device=self.device) * MIX_2 + start)
 
-    def _draw_cards(self) -> tuple[Tensor, ...]:
+    def draw_cards(self) -> tuple[Tensor, ...]:
         self._random.mul_(MULTIPLIER)
-        cards = self._deck[(self._random >> self._card_shift).view(-1)]  # negative numbers count from the end
+        cards = self.deck[(self._random >> self._card_shift).view(-1)]  # negative numbers count from the end
         return cards.split(self._parts, dim=1)
 
     # Episodes --------------------------------------------------------------------------------------
     def reset(self, seed: int) -> Tensor:
         self._prepare(seed)
-        self._random.copy_(self._hash(2 * seed + 1, self._num_envs)[:, None] | 1)
-        world, starts, _, _ = self._draw_cards()
+        self._random.copy_(self.hashed(2 * seed + 1, self._num_envs)[:, None] | 1)
+        world, starts, _, _ = self.draw_cards()
         self._world.copy_(world)
         self._cell.copy_(starts)
         if self._spread_ends:  # else every episode of the training would end in the same step
@@ -204,7 +204,7 @@ class Forage(VecEnv):
     def begin_step(self, action: Tensor) -> None:
         move = torch.add(action.reshape(self._cell.shape), self._cell, alpha=NUM_ACTIONS)
         here = self._next_cell.take(move)
-        new_world, starts, swap, late = self._draw_cards()
+        new_world, starts, swap, late = self.draw_cards()
         deed = torch.add(self._eat(here, swap, late), self._moment, alpha=self._num_slots)
         gains = self._worth[:, deed]
         tally = self._tally + gains

@@ -87,6 +87,11 @@ class BlockVecEnv(VecEnv):
         self._actions: Any = None
         self._growth = GrowthGuard()
 
+    @property
+    def envs(self) -> list[Any]:
+        """The environments themselves, of the first row first."""
+        return self._block.envs
+
     def reset(self, seed: int) -> Tensor:
         self._block.reset(seed)
         self._note_present()

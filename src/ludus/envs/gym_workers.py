@@ -96,6 +96,11 @@ class GymWorkersVecEnv(VecEnv):
         for worker in self._workers:
             worker.start()
 
+    @property
+    def worker_pids(self) -> list[int]:
+        """The processes, of the first rows first."""
+        return [worker.pid for worker in self._workers]
+
     def reset(self, seed: int) -> Tensor:
         self._seed, self._tick = seed, 0
         self._ask_all(_pack({"do": "reset", "seed": seed}))
@@ -222,6 +227,10 @@ class _Worker:
             return f"hung {hangs} times within {WINDOW:,} steps"
         failed = len(self._failed_at)
         return f"failed {failed} times within {WINDOW:,} steps" if failed > MAX_RESTARTS else ""
+
+    @property
+    def pid(self) -> int:
+        return int(self._process.pid)
 
     def start(self) -> None:
         self._pipe, theirs = self._context.Pipe()

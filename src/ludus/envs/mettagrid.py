@@ -56,7 +56,7 @@ def make_mettagrid(config: MettagridConfig, num_envs: int) -> VecEnv:
 
 
 # The package ----------------------------------------------------------------------------------------
-def _part(name: str) -> Any:
+def part(name: str) -> Any:
     """The module `mettagrid.name`, or the sentence that says how to get it."""
     level, handlers = logging.root.level, list(logging.root.handlers)
     try:
@@ -76,27 +76,27 @@ def _part(name: str) -> Any:
 # The package's builders make rooms and reward hearts, but nothing in them gives a heart: that is added here.
 def _navigation(agents: int) -> Any:
     """Hearts lie about in a room; who walks into one has it."""
-    world = _part("builder.envs").make_navigation(agents)
+    world = part("builder.envs").make_navigation(agents)
     world.game.objects["altar"] = _find("altar", "heart")
     return _ready(world, ["heart"], 100, {"wall": 6, "altar": 10})
 
 
 def _assembly(agents: int) -> Any:
     """Agents carry ore from generators to altars, which make hearts of it, one piece at a time."""
-    rules = _part("config.handler_config")
+    rules = part("config.handler_config")
     mine, forge = rules.updateActor({"ore": 1}), rules.updateActor({"ore": -1, "heart": 1})
     generator = _thing("generator", rules.Handler(mutations=[mine]))
     altar = _thing("altar", rules.Handler(filters=[rules.actorHas({"ore": 1})], mutations=[forge]))
     objects = {"generator": generator, "altar": altar}
-    world = _part("builder.envs").make_assembly_lines(agents, 1, objects, {})
+    world = part("builder.envs").make_assembly_lines(agents, 1, objects, {})
     world.game.agent.inventory.limits["heart"].base = 255
     return _ready(world, ["ore", "heart"], 25, {"wall": 2, "generator": 1, "altar": 1})
 
 
 def _arena(agents: int) -> Any:
     """As navigation, but lasers lie there too: who has one can rob another agent of a heart, and spends it."""
-    rules = _part("config.handler_config")
-    world = _part("builder.envs").make_arena(agents)
+    rules = part("config.handler_config")
+    world = part("builder.envs").make_arena(agents)
     world.game.objects |= {"altar": _find("altar", "heart"), "armory": _find("armory", "laser")}
     # In this version the engine's own attack does nothing; a rule for walking into an agent does its work.
     world.game.actions.attack = type(world.game.actions.attack)(enabled=False)
@@ -108,13 +108,13 @@ def _arena(agents: int) -> Any:
 
 
 def _thing(name: str, on_use: Any, **holds: int) -> Any:
-    config = _part("config.mettagrid_config")
+    config = part("config.mettagrid_config")
     return config.GridObjectConfig(name=name, on_use_handler=on_use, inventory={"initial": holds})
 
 
 def _find(name: str, resource: str) -> Any:
     """A thing that gives one piece of a resource and is gone."""
-    rules = _part("config.handler_config")
+    rules = part("config.handler_config")
     give = rules.withdraw({resource: 1}, remove_when_empty=True)
     return _thing(name, rules.Handler(mutations=[give]), **{resource: 1})
 
@@ -122,7 +122,7 @@ def _find(name: str, resource: str) -> Any:
 def _ready(world: Any, resources: list[str], cells: int, objects: dict[str, int]) -> Any:
     """What all tasks have in common: a room with so many cells and objects for each agent, in random places."""
     game, agents = world.game, world.game.num_agents
-    room = _part("map_builder.random_map").RandomMapBuilder.Config(agents=agents, border_width=1)
+    room = part("map_builder.random_map").RandomMapBuilder.Config(agents=agents, border_width=1)
     room.width = room.height = 2 + math.ceil(math.sqrt(cells * agents))
     room.objects = {name: number * agents for name, number in objects.items()}
     game.map_builder, game.resource_names, game.max_steps = room, resources, 100
@@ -201,7 +201,7 @@ class MettagridVecEnv(VecEnv):
 
     def __init__(self, name: str, world: Any, num_envs: int, observation: str) -> None:
         self.name, self.device = name, torch.device("cpu")
-        self._world, game = world, world.game
+        self.world, game = world, world.game
         self.agents_per_env = game.num_agents
         rows = self.num_rows = num_envs * game.num_agents
         # The engine reads and writes these in place.
@@ -210,7 +210,7 @@ class MettagridVecEnv(VecEnv):
         self._terminated, self._truncated = np.zeros((2, rows), bool)
         self._action, vibe = np.zeros((2, rows), np.int32)
         shared = (self._tokens, self._terminated, self._truncated, self._reward, self._reward, self._action, vibe)
-        self._engine = _part("simulator.simulator")
+        self._engine = part("simulator.simulator")
         buffers = self._engine.Buffers  # in its order; the second reward stands for masks, which nobody uses
         self._memory = [buffers(*(array[self._rows(env)] for array in shared)) for env in range(num_envs)]
         self._planes = Planes(game) if observation == "planes" else None
@@ -220,13 +220,13 @@ class MettagridVecEnv(VecEnv):
         # An episode is determined by its seed and its actions, so these are what a checkpoint holds.
         self._seed, self._episode = 0, [0] * num_envs
         self._history = np.zeros((game.max_steps, rows), np.uint8)
-        self._sims: list[Any] = [None] * num_envs
+        self.sims: list[Any] = [None] * num_envs
         self._stats = {f"{r}_{what}": f"{r}.{what}" for r in game.resource_names for what in ("gained", "lost")}
         self._stats["cells_visited"] = "cell.unique_visited"
 
     def reset(self, seed: int) -> Tensor:
-        self._seed, self._episode = seed, [-1] * len(self._sims)
-        for env in range(len(self._sims)):
+        self._seed, self._episode = seed, [-1] * len(self.sims)
+        for env in range(len(self.sims)):
             self._begin_next_episode(env)
         return self._observe(slice(None))
 
@@ -234,13 +234,13 @@ class MettagridVecEnv(VecEnv):
         self._action[:] = action.numpy(force=True)
 
     def end_step(self) -> Step:
-        for env, sim in enumerate(self._sims):
+        for env, sim in enumerate(self.sims):
             self._history[sim.current_step, self._rows(env)] = self._action[self._rows(env)]
             sim.step()
         final_obs = self._observe(slice(None))
         reward, terminated = self._reward.copy(), self._terminated.copy()
         truncated = self._truncated & ~terminated
-        ended = (terminated | truncated).reshape(len(self._sims), -1).all(1)
+        ended = (terminated | truncated).reshape(len(self.sims), -1).all(1)
         metrics = torch.zeros((len(self._stats), self.num_rows))
         obs = final_obs.clone() if ended.any() else final_obs
         for env in np.flatnonzero(ended).tolist():
@@ -253,7 +253,7 @@ class MettagridVecEnv(VecEnv):
         return Step(obs, torch.from_numpy(reward), ends[0], ends[1], final_obs, named)
 
     def state(self) -> State:
-        steps = [sim.current_step for sim in self._sims]
+        steps = [sim.current_step for sim in self.sims]
         actions = torch.from_numpy(self._history[: max(steps)].copy())
         past = {"seed": self._seed, "episode": list(self._episode), "steps": steps, "actions": actions}
         return {**past, "obs": self._observe(slice(None))}
@@ -270,7 +270,7 @@ class MettagridVecEnv(VecEnv):
             rows = self._rows(env)
             for action in self._history[:steps, rows]:
                 self._action[rows] = action
-                self._sims[env].step()
+                self.sims[env].step()
             if not torch.equal(self._observe(rows), state["obs"][rows]):
                 warn_inexact(self.name, ["its episodes do not play again as they were saved"])
                 self._begin_next_episode(env)
@@ -285,14 +285,14 @@ class MettagridVecEnv(VecEnv):
     def _begin_next_episode(self, env: int) -> None:
         self._episode[env] += 1
         seed = derive_seed(self._seed, env, self._episode[env]) % _NUM_SEEDS
-        self._world.game.map_builder.seed = seed
+        self.world.game.map_builder.seed = seed
         simulator = self._engine.Simulator()  # used a second time, it would count up the map's seed
         try:
-            self._sims[env] = simulator.new_simulation(self._world, seed, buffers=self._memory[env])
+            self.sims[env] = simulator.new_simulation(self.world, seed, buffers=self._memory[env])
         except Exception as error:
             raise EnvError(f"{self.name} cannot begin an episode: {type(error).__name__}: {error}") from error
 
     def _read_metrics(self, env: int) -> Tensor:
         """[metrics, agents]. The engine names only what happened."""
-        agents = self._sims[env].episode_stats["agent"]
+        agents = self.sims[env].episode_stats["agent"]
         return torch.tensor([[agent.get(key, 0.0) for agent in agents] for key in self._stats.values()])

@@ -144,9 +144,9 @@ def _axes(scale: _Scale, show: Callable[[float], str]) -> str:
     lines = [
         f'<path class="grid" d="M{_LEFT},{scale.y(v):.1f}H{_WIDTH - _RIGHT}"/>'
         + _tick(_LEFT - 6, scale.y(v) + 4, "end", _short(v, show))
-        for v in _ticks(scale.y0, scale.y1, 4)
+        for v in round_ticks(scale.y0, scale.y1, 4)
     ]
-    steps = [_tick(scale.x(x), _HEIGHT - 8, "middle", _compact(x)) for x in _ticks(scale.x0, scale.x1, 5)]
+    steps = [_tick(scale.x(x), _HEIGHT - 8, "middle", _compact(x)) for x in round_ticks(scale.x0, scale.x1, 5)]
     return "".join([*lines, *steps])
 
 
@@ -225,7 +225,7 @@ def _smoothed(values: Sequence[float]) -> list[float]:
     return [sum(window) / len(window) for window in windows]
 
 
-def _ticks(low: float, high: float, about: int) -> list[float]:
+def round_ticks(low: float, high: float, about: int) -> list[float]:
     """Round numbers between low and high, about as many as asked for."""
     rough = (high - low) / about
     power = 10.0 ** math.floor(math.log10(rough))

@@ -73,7 +73,7 @@ class Dashboard:
         self._console.print(Panel(body, title=title, title_align="left", border_style=_DIM, width=width))
 
     def start(self) -> None:
-        self._live = Live(get_renderable=self._draw, console=self._console, auto_refresh=False)
+        self._live = Live(get_renderable=self.draw, console=self._console, auto_refresh=False)
         self._live.start(refresh=True)
         atexit.register(self.close)  # the cursor comes back even if nobody calls close
         self._ticker = threading.Thread(target=self._tick, name="ludus-dashboard", daemon=True)
@@ -125,7 +125,7 @@ class Dashboard:
                 return
 
     # Drawing ------------------------------------------------------------------------------------
-    def _draw(self) -> Panel:
+    def draw(self) -> Panel:
         width = min(self._console.width, _MAX_WIDTH)
         inside = width - 4
         lines = self._head(inside)

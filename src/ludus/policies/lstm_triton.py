@@ -29,7 +29,7 @@ from triton.language import constexpr, tensor  # type: ignore[import-not-found,u
 # Of the product with the recurrent weight: "float32" leaves it to torch's own setting, which is exact unless
 # changed; the others use the tensor cores where the kernels can, and else that setting too.
 Precision = Literal["float32", "tf32", "bf16"]
-_DOT_TYPES = {"tf32": torch.float32, "bf16": torch.bfloat16}
+DOT_TYPES = {"tf32": torch.float32, "bf16": torch.bfloat16}
 _AT_ONCE = {"num_warps": 8, "num_stages": 1, "launch_cooperative_grid": True}  # programs wait for each other
 _CELL_BLOCK = 512  # units per program of the cell's own kernels
 
@@ -332,11 +332,11 @@ def lstm_forward(
     _check(gates, weight, keep, out_h, out_c)
     steps, rows, hidden = out_h.shape
     c0 = c0.contiguous()
-    tile = _segment_tile(rows, hidden, precision, gates.device, inputs=1)
+    tile = segment_tile(rows, hidden, precision, gates.device, inputs=1)
     if tile is None:
         _forward_by_cublas(gates, weight, h0, c0, keep, out_h, out_c)
         return
-    weight = weight.to(_DOT_TYPES[precision])
+    weight = weight.to(DOT_TYPES[precision])
     exchange = torch.empty((2, rows, hidden), dtype=weight.dtype, device=gates.device)
     exchange[0].copy_(h0)
     counters = _counters(rows, tile, gates.device)
@@ -359,12 +359,12 @@ def lstm_backward(
     _check(grad_h, gates, c, keep, weight, grad_gates)
     steps, rows, hidden = grad_h.shape
     c0 = c0.contiguous()
-    tile = _segment_tile(rows, hidden, precision, gates.device, inputs=4)
+    tile = segment_tile(rows, hidden, precision, gates.device, inputs=4)
     if tile is None:
         _backward_by_cublas(grad_h, gates, c, c0, keep, weight, grad_gates)
         return
     # Both factors of the product then run along contiguous memory.
-    weight_t = weight.t().to(_DOT_TYPES[precision], memory_format=torch.contiguous_format, copy=True)
+    weight_t = weight.t().to(DOT_TYPES[precision], memory_format=torch.contiguous_format, copy=True)
     exchange = torch.empty((2, rows, 4 * hidden), dtype=weight_t.dtype, device=gates.device)
     exchange[0].zero_()  # what "comes after" the last step
     counters = _counters(rows, tile, gates.device)
@@ -392,7 +392,7 @@ def lstm_step(
         sizes = (*strides[1:], h.numel(), hidden, _CELL_BLOCK)
         _cell_forward[_cell_grid(h)](gates, c, out_h, out_c, None, None, None, *sizes)
         return
-    weight = weight.to(_DOT_TYPES[precision])
+    weight = weight.to(DOT_TYPES[precision])
     # Small programs, so that several share a processor and one computes while another loads.
     tile = Tile(rows=64, cols=32, depth=128 // weight.element_size())
     _acting_step[_grid(rows, hidden, tile)](
@@ -402,10 +402,10 @@ def lstm_step(
 
 def fits(rows: int, hidden: int, precision: Precision, device: torch.device) -> bool:
     """Whether segments of so many rows run in one kernel, forward and backward. Backward needs more room."""
-    return _segment_tile(rows, hidden, precision, device, inputs=4) is not None
+    return segment_tile(rows, hidden, precision, device, inputs=4) is not None
 
 
-def _segment_tile(rows: int, hidden: int, precision: Precision, device: torch.device, inputs: int) -> Tile | None:
+def segment_tile(rows: int, hidden: int, precision: Precision, device: torch.device, inputs: int) -> Tile | None:
     """The fewest rows whose programs all fit on the GPU at once, each with its part of the weight.
 
     A row of the product's input has `inputs` times the hidden size. The compiler keeps one turn's input in
@@ -413,7 +413,7 @@ def _segment_tile(rows: int, hidden: int, precision: Precision, device: torch.de
     """
     if device.type != "cuda" or not _can_multiply(hidden, precision, device):
         return None
-    gpu, size = torch.cuda.get_device_properties(device), _DOT_TYPES[precision].itemsize
+    gpu, size = torch.cuda.get_device_properties(device), DOT_TYPES[precision].itemsize
     for tile_rows, tile_cols in ((16, 16), (16, 32), (32, 16), (32, 32), (64, 16), (64, 32)):
         programs = triton.cdiv(rows, tile_rows) * (hidden // tile_cols)
         held = 4 * tile_cols * hidden * size

@@ -125,7 +125,7 @@ class Actor:
         self, policy: Policy, deterministic: bool = True, generator: torch.Generator | None = None
     ) -> None:
         self.policy, self.deterministic, self.generator = policy, deterministic, generator
-        self._state: Tensor | None = None
+        self.state: Tensor | None = None  # what it remembers, [rows, ...]
 
     @torch.no_grad()
     def act(self, obs: Any) -> Any:
@@ -134,9 +134,9 @@ class Actor:
         tensor = torch.as_tensor(obs, device=policy.device)
         single = tensor.ndim == len(policy.obs_space.shape)
         batch = tensor[None] if single else tensor
-        if self._state is None:
-            self._state = policy.start(batch.shape[0])
-        params, self._state = policy.params_of(policy.prepare(batch), self._state)
+        if self.state is None:
+            self.state = policy.start(batch.shape[0])
+        params, self.state = policy.params_of(policy.prepare(batch), self.state)
         action = policy.head.to_env(self._choose(params))
         action = action[0] if single else action
         return action.to(obs.device) if isinstance(obs, Tensor) else action.cpu().numpy()
@@ -150,10 +150,10 @@ class Actor:
 
     def forget(self, ended: Any = None) -> None:
         """An episode ended in the rows where `ended` is true, or in all."""
-        if ended is None or self._state is None:
-            self._state = None
+        if ended is None or self.state is None:
+            self.state = None
         else:
-            self._state[torch.as_tensor(ended, device=self._state.device)] = 0.0
+            self.state[torch.as_tensor(ended, device=self.state.device)] = 0.0
 
 
 def describe_space(space: gym.Space[Any]) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class RewardModel(nn.Module):
         choice = action.reshape(-1, 1).long()
         return torch.zeros((len(choice), self.action_size), device=choice.device).scatter_(1, choice, 1.0)
 
-    def _inputs(self, features: Tensor, action: Tensor, next_features: Tensor) -> Tensor:
+    def inputs(self, features: Tensor, action: Tensor, next_features: Tensor) -> Tensor:
         return torch.cat([features, self._action(action), features - next_features], 1)
 
     def update_normalizer(self, obs: Obs) -> None:
@@ -147,7 +147,7 @@ class RewardModel(nn.Module):
     @torch.no_grad()
     def heads(self, obs: Obs, action: Tensor, next_obs: Obs) -> Tensor:
         """[n, heads]: the reward in training units, then the logits of `names`."""
-        return self.head.forward(self.trunk(self._inputs(self.encode(obs), action, self.encode(next_obs))))
+        return self.head.forward(self.trunk(self.inputs(self.encode(obs), action, self.encode(next_obs))))
 
     def predict(self, obs: Obs, action: Tensor, next_obs: Obs) -> Tensor:
         """[n] rewards in training units: what an agent is given."""
@@ -159,7 +159,7 @@ class RewardModel(nn.Module):
         length = len(next(iter(obs.values())))
         chunks = (slice(i, i + _CHUNK) for i in range(0, length, _CHUNK))
         x = torch.cat([self.encode({k: v[s].to(self.device) for k, v in obs.items()}) for s in chunks])
-        return self.head.forward(self.trunk(self._inputs(x[:-1], action.to(self.device), x[1:])))
+        return self.head.forward(self.trunk(self.inputs(x[:-1], action.to(self.device), x[1:])))
 
     def to_units(self, reward: Tensor) -> Tensor:
         """Training units → the units of the returns it was trained on."""
@@ -193,7 +193,7 @@ class RewardModel(nn.Module):
         return self._pass(features, action, next_features, encoded)
 
     def _pass(self, features: Tensor, action: Tensor, next_features: Tensor, encoded: Tensor | None) -> RewardPass:
-        outputs = self.trunk.outputs(self._inputs(features, action, next_features))
+        outputs = self.trunk.outputs(self.inputs(features, action, next_features))
         return RewardPass(self.head.forward(outputs[-1]), outputs, encoded)
 
     def _encode_pair(self, obs: Obs, next_obs: Obs) -> Tensor:

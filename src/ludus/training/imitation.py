@@ -34,7 +34,7 @@ class StyleReward(WrappedEnv):
         if env.present is not None:
             raise EnvError(f"{env.name} has rows without an agent, whose motion cannot be judged.")
         super().__init__(env)
-        self._adversary, self._group = adversary, group
+        self.adversary, self._group = adversary, group
         self._sums = torch.zeros((3, env.num_rows), device=env.device)  # style, task, steps of the episode
 
     def reset(self, seed: int) -> Tensor:
@@ -42,7 +42,7 @@ class StyleReward(WrappedEnv):
         return super().reset(seed)
 
     def end_step(self) -> Step:
-        step, adversary = super().end_step(), self._adversary
+        step, adversary = super().end_step(), self.adversary
         assert self.motion is not None
         windows = self.motion.to(adversary.device)
         style = adversary.reward(windows).to(step.reward.device)

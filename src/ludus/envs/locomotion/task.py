@@ -234,7 +234,7 @@ def make_locomotion(
         raise ConfigError(f"There is no locomotion task {config.task!r}.{hint} The tasks are {known}.")
     spec = TASKS[config.task]
     sim = make_simulator(
-        _load_model(spec.xml),
+        load_model(spec.xml),
         num_envs,
         spec.frame_skip,
         threads,
@@ -246,7 +246,7 @@ def make_locomotion(
     return LocomotionTask(f"locomotion:{config.task}", spec, sim, config.max_steps)
 
 
-def _load_model(xml: str) -> mujoco.MjModel:
+def load_model(xml: str) -> mujoco.MjModel:
     # HalfCheetah's file has an attribute that MuJoCo deprecates, which would print a warning and write
     # MUJOCO_LOG.TXT into the working folder at every start.
     handler = mujoco.get_mju_user_warning()
