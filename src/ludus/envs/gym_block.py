@@ -107,7 +107,9 @@ class EnvBlock(ABC):
         """Continue; `rows` holds the last observations already. Why episodes were lost, if any were."""
         self.seed, self.tick, self.success_seen = seed, tick, bool(state["success_seen"])
         if len(state["elapsed"]) != len(self.envs) or len(state["envs"]) != len(self.envs):
-            raise CheckpointError(f"The checkpoint does not hold the {len(self.envs)} environments of {self.name}.")
+            raise CheckpointError(
+                f"The checkpoint does not hold the {len(self.envs)} environments of {self.name}."
+            )
         self._lost.clear()
         self._steps = [env.step for env in self.envs]
         self._started = [tick - elapsed for elapsed in state["elapsed"]]
