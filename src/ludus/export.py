@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ludus.errors import ConfigError, LudusError
+from ludus.files import temporary_beside
 from ludus.policies.policy import Policy
 from ludus.runs import load
 
@@ -37,7 +38,7 @@ def export_onnx(run: str | Path, file: str | Path) -> float:
     obs = torch.randn((16, *policy.obs_space.shape), generator=generator) * 3
     state = torch.randn((16, policy.state_size), generator=generator) * 0.5
     inputs = {"obs": obs, "state": state} if policy.state_size else {"obs": obs}
-    aside = file.with_name(file.name + ".tmp")
+    aside = temporary_beside(file)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         _write(_Step(policy), inputs, aside)

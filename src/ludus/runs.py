@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import yaml
 
-from ludus.config import PlainDumper, TrainConfig, apply_overrides, load_config, to_dict
+from ludus.config import PlainDumper, TrainConfig, apply_overrides, check_values, load_config, to_dict
 from ludus.envs import HumanoidConfig, make_eval_env, make_vec_env
 from ludus.envs.humanoid.catalogue import whole_names
 from ludus.envs.humanoid.task import HumanoidTask
@@ -333,7 +333,9 @@ def run_folder(run: str | Path) -> Path:
 
 def run_config(folder: Path) -> TrainConfig:
     """The configuration of a run, for reading. Nothing that it names may be imported: see `trusted_config`."""
-    return load_config(folder / CONFIG, TrainConfig())
+    config = load_config(folder / CONFIG, TrainConfig())
+    check_values(config)
+    return config
 
 
 def trusted_config(folder: Path, trust: bool) -> TrainConfig:

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ludus.envs.vec import State, VecEnv
-from ludus.errors import MALFORMED, CheckpointError, LudusError, UnsavedError, plain_text
+from ludus.errors import MALFORMED, CheckpointError, ConfigError, LudusError, UnsavedError, plain_text
 from ludus.files import (
     TRANSIENT,
     is_temporary,
@@ -291,7 +291,7 @@ def _load_model(path: Path, build: Callable[[dict[str, Any]], M]) -> M:
         _refuse_other_tensors(path, wanted, found)
         model, tensors = build(description), load_model_weights(path.parent, path.name)
         model.load_state_dict(tensors)
-    except MALFORMED as error:
+    except (ConfigError, *MALFORMED) as error:
         reason = plain_text(f"{type(error).__name__}: {error}", 300)
         raise CheckpointError(
             f"{path.parent} does not hold a {path.name} of this version of Ludus: {reason}"
