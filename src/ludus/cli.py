@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import tyro
 
 from ludus import __version__
-from ludus.config import SHORT_NAMES, TrainConfig, algo_in, load_config
+from ludus.config import SHORT_NAMES, TrainConfig, algo_in, load_config, names_in, settle
 from ludus.errors import ConfigError, LudusError, did_you_mean
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
@@ -106,7 +106,7 @@ def _train(arguments: list[str]) -> None:
     base = find_preset(name, algo or (algo_in(Path(file)) if file else "")).config
     rest, run_dir = _take_option(rest, "--run-dir")
     if file is not None:
-        base = load_config(Path(file), base)
+        base = settle(load_config(Path(file), base), names_in(Path(file)))
     # Keyword arguments of an environment go past the flags' types: a file may give any values.
     kwargs = _kwargs_of(base)
     config = tyro.cli(
@@ -120,6 +120,7 @@ def _train(arguments: list[str]) -> None:
             f"section {', '.join('--' + short.replace('_', '-') for short in SHORT_NAMES)}."
         ),
     )
+    config = settle(config, _names_given(rest))
     folder = train(name, run_dir=run_dir, config=_with_kwargs(config, kwargs | _kwargs_of(config)))
     _exit_if_incomplete(folder)
 
@@ -172,6 +173,12 @@ def _take_option(arguments: list[str], option: str) -> tuple[list[str], str | No
                 raise ConfigError(f"{option} needs a value.")
             return arguments[:i] + arguments[i + 2 :], arguments[i + 1]
     return arguments, None
+
+
+def _names_given(arguments: list[str]) -> list[str]:
+    """Of the flags: `ppo.learning_rate` for `--ppo.learning-rate 1e-3`."""
+    flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    return [flag.removeprefix("--").replace("-", "_") for flag in flags]
 
 
 def _with_short_names(arguments: list[str]) -> list[str]:
