@@ -35,6 +35,7 @@ from ludus.training.checkpoint import (
     save_checkpoint,
     set_aside_newer,
 )
+from ludus.training.evaluator import judged_task
 from ludus.training.interrupt import Interrupt
 from ludus.training.job import Job
 
@@ -56,6 +57,7 @@ class Counters:
     best_success: float = float("-inf")  # of the best evaluation so far; the success rate first, then the return
     best_reward: float = float("-inf")
     best_step: int = -1
+    best_task: str = ""  # what was judged; a resume may change it, and then the search begins anew
     evaluation_owed: bool = False  # an interrupt cut the epoch's evaluation short
     rollbacks: int = 0
     logged_batches: int = 0  # whose losses are in the batch log
@@ -258,7 +260,15 @@ class Trainer:
         if better:
             self.counters.best_success, self.counters.best_reward = quality(metrics)
             self.counters.best_step = self.step
+            self.counters.best_task = judged_task(self.config.env)
         return better
+
+    def _forget_best(self) -> None:
+        """What was the best of another task says nothing about this one; its checkpoint stays while it is new."""
+        fresh = Counters()
+        for name in ("best_success", "best_reward", "best_step", "best_task"):
+            setattr(self.counters, name, getattr(fresh, name))
+        (self.checkpoints / "best").unlink(missing_ok=True)
 
     def _write(self, metrics: dict[str, float]) -> None:
         self.sinks.write(self.step, metrics)
@@ -353,6 +363,8 @@ class Trainer:
                 f"{checkpoint} does not fit its run's configuration: {type(error).__name__}: {error}"
             ) from error
         set_aside_newer(checkpoint)
+        if self.counters.best_task not in ("", judged_task(self.config.env)):
+            self._forget_best()
         best = checkpoint_path(self.checkpoints, self.counters.best_step)
         if best.exists() and best.resolve() != (self.checkpoints / "best").resolve():
             mark_best(best)  # a kill came between the checkpoint and its mark
