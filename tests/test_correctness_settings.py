@@ -14,7 +14,9 @@ import yaml
 import ludus
 from ludus.algorithms.adversary import AdversaryConfig
 from ludus.algorithms.agents import make_agent
+from ludus.algorithms.ppo import check_divides
 from ludus.algorithms.replay_config import DQNConfig, ReplayConfig, SACConfig, TD3Config
+from ludus.buffers.segments import SegmentSchedule
 from ludus.cli import main
 from ludus.config import (
     TrainConfig,
@@ -233,3 +235,35 @@ def test_correctness_14_the_flag_wins_on_the_command_line(monkeypatch: pytest.Mo
     (config,) = planned
     plan = make_plan(config, 100, 100)
     assert (plan.total_steps, config.loop.epochs, plan.epochs) == (20_000, 0, 2)
+
+
+# More than the machine has --------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        ({"policy.hidden": (65_536,) * 40}, "Make --policy.hidden or --policy.memory-size smaller."),
+        (
+            {"ppo.horizon": 65_536, "ppo.segments": 1_048_576},
+            "Make --env.num-envs, --ppo.segments or --ppo.horizon",
+        ),
+        ({"algo": "dqn", "policy.hidden": (65_536,) * 40}, "Make --policy.hidden"),
+        ({"algo": "dqn", "replay.capacity": 10**10}, "Make --replay.capacity smaller."),
+        (
+            {"algo": "dqn", "replay.train_batches": 10**6, "replay.batch_size": 2**20},
+            "Make --replay.train-batches or --replay.batch-size smaller.",
+        ),
+    ],
+)
+def test_correctness_05_what_the_machine_cannot_hold_is_refused_before_it_is_made(
+    settings: dict[str, Any], advice: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"This run needs .* of memory, but cpu has .* free") as refusal:
+        ludus.train("gym:CartPole-v1", run_dir=tmp_path / "run", **{"overrides": settings})
+    assert advice in str(refusal.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_correctness_05_the_nearest_divisors_of_a_huge_number_are_found_at_once() -> None:
+    config = dataclasses.replace(TrainConfig().ppo, minibatches=7)
+    with pytest.raises(ConfigError, match=r"Try --ppo\.minibatches 4 or 8"):
+        check_divides(config, SegmentSchedule(2**20, 2**20, 2**16), False)

@@ -347,7 +347,8 @@ def check_divides(config: PPOConfig, schedule: SegmentSchedule, whole_segments: 
     count = segments if whole_segments else segments * horizon
     if count % parts == 0:
         return
-    divisors = [d for d in range(1, count + 1) if count % d == 0]
+    low = [d for d in range(1, math.isqrt(count) + 1) if count % d == 0]
+    divisors = sorted({*low, *(count // d for d in low)})
     nearest = {max(d for d in divisors if d < parts), min((d for d in divisors if d > parts), default=count)}
     whole = " of whole segments, which a memory and priorities need" if whole_segments else ""
     choices = " or ".join(map(str, sorted(nearest)))
