@@ -1,5 +1,7 @@
 """What was wrong at the edges, one test a finding: it fails where the finding comes back."""
 
+import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor
+from torch.nn.utils import prune
 
 import ludus
 from ludus.buffers.segments import SegmentSchedule
@@ -18,6 +21,7 @@ from ludus.errors import ConfigError
 from ludus.policies import lstm
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.lstm import LSTM
+from ludus.policies.mlp import Dense
 from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_heads import GreedyHead
 from ludus.training import replay_collector
@@ -245,3 +249,32 @@ def test_correctness_08_multiplying_at_every_step_gives_what_asking_for_resets_g
     monkeypatch.setattr(lstm, "_resets", lambda keep: list(keep[..., None].unbind()))
     for a, b in zip(asked, passes(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+# Parametrised weights -------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "parametrise",
+    [
+        torch.nn.utils.parametrizations.weight_norm,
+        torch.nn.utils.parametrizations.spectral_norm,
+        torch.nn.utils.weight_norm,
+        torch.nn.utils.spectral_norm,
+        lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_correctness_11_a_parametrised_weight_is_refused(parametrise: Callable[[torch.nn.Module], Any]) -> None:
+    with pytest.raises(ConfigError, match=r"Dense cannot have its weight.* parametrised"):
+        parametrise(Dense(3, 4))
+
+
+def test_correctness_11_a_weight_that_is_replaced_is_the_one_used() -> None:
+    layer, x = Dense(3, 4), torch.randn(5, 3)
+    layer.weight = torch.nn.Parameter(torch.ones(4, 3))
+    layer.bias = torch.nn.Parameter(torch.zeros(4))
+    torch.testing.assert_close(layer(x), x.sum(1, keepdim=True).expand(5, 4))
+    twin = copy.deepcopy(layer)
+    with torch.no_grad():
+        twin.weight.zero_()
+    assert not twin(x).any()
+    assert layer(x).any()

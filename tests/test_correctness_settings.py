@@ -3,17 +3,31 @@
 import dataclasses
 import math
 import typing
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+import yaml
 
 import ludus
 from ludus.algorithms.adversary import AdversaryConfig
 from ludus.algorithms.agents import make_agent
+from ludus.algorithms.ppo import check_divides
 from ludus.algorithms.replay_config import DQNConfig, ReplayConfig, SACConfig, TD3Config
-from ludus.config import TrainConfig, apply_overrides, check_values
+from ludus.buffers.segments import SegmentSchedule
+from ludus.cli import main
+from ludus.config import (
+    TrainConfig,
+    apply_overrides,
+    check_values,
+    load_config,
+    make_plan,
+    names_in,
+    settle,
+    to_dict,
+)
 from ludus.envs import ENV_KINDS
 from ludus.envs.forage import ForageConfig
 from ludus.errors import ConfigError, LudusError
@@ -22,7 +36,7 @@ from ludus.policies.making import make_replay_policy, policy_from
 from ludus.policies.policy import PolicyConfig, space_from
 from ludus.policies.replay_heads import make_replay_head
 from ludus.policies.vision import make_encoder
-from ludus.presets import all_presets
+from ludus.presets import all_presets, find_preset
 from ludus.ranges import Range
 
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -37,7 +51,7 @@ BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
         ({"ppo.max_grad_norm": -1.0}, "--ppo.max-grad-norm is -1; it must be more than 0."),
         ({"ppo.learning_rate": math.nan}, "--ppo.learning-rate is nan; it must be a finite number."),
         ({"ppo.clip": math.inf}, "--ppo.clip is inf; it must be a finite number."),
-        ({"replay.polyak": 1.0}, "--replay.polyak is 1; it must be less than 1."),
+        ({"algo": "sac", "replay.polyak": 1.0}, "--replay.polyak is 1; it must be less than 1."),
         ({"policy.hidden": (8, 0)}, r"--policy.hidden is \(8, 0\); each number must be at least 1."),
         ({"policy.hidden": (1,) * 65}, "--policy.hidden is .* it may have at most 64 numbers."),
         ({"policy.hidden": (10**9,)}, r"each number must be at most 65536."),
@@ -140,3 +154,116 @@ def test_correctness_10_unknown_choices_in_python_are_errors() -> None:
     ):
         with pytest.raises(ConfigError, match="it must be"):
             check_values(config)
+
+
+# A user's flag wins, or is refused ------------------------------------------------------------------
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    """What `ludus` says as it refuses."""
+    monkeypatch.setattr("sys.argv", ["ludus", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ("--batch-size", "7"),
+            "--batch-size is a setting of sac, td3 and dqn: with --algo ppo",
+        ),
+        (("--train-batches=5",), "PPO takes --ppo.minibatches × --ppo.update-epochs gradient steps an iteration."),
+        (("--replay.batch-size", "7"), "PPO splits an iteration's steps into --ppo.minibatches parts."),
+        (("--sac.alpha", "0.5"), "--sac.alpha is a setting of sac: with --algo ppo it would do nothing."),
+        (("--algo", "dqn", "--ppo.horizon", "8"), "--ppo.horizon is a setting of ppo: with --algo dqn"),
+        (("--algo", "dqn", "--rrd-batch-size", "8"), "--rrd-batch-size is a setting of a learned reward: with"),
+        (("--total-steps", "100", "--epochs", "2"), "--total-steps and --epochs both say how long to train"),
+    ],
+)
+def test_correctness_09_a_flag_that_would_do_nothing_is_refused(
+    flags: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    said = command(capsys, monkeypatch, "train", "gym:CartPole-v1", *flags, "--run-dir", str(tmp_path / "run"))
+    assert message in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_correctness_09_the_same_in_python_and_in_a_file(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = find_preset("gym:CartPole-v1").config
+    with pytest.raises(ConfigError, match="--batch-size is a setting of sac, td3 and dqn"):
+        apply_overrides(config, {"batch_size": 7})
+    with pytest.raises(ConfigError, match=r"--replay\.batch-size is a setting of sac, td3 and dqn"):
+        apply_overrides(config, {"replay": {"batch_size": 7}})
+    file = tmp_path / "mine.yaml"
+    file.write_text("replay: {batch_size: 7}\n")
+    assert "--replay.batch-size is a setting" in command(
+        capsys, monkeypatch, "train", "gym:CartPole-v1", "--config", str(file)
+    )
+    file.write_text(yaml.safe_dump(to_dict(config)))  # as a run records it: all of every section
+    assert settle(load_config(file, config), names_in(file)) == config
+    replayed = apply_overrides(find_preset("gym:CartPole-v1", "dqn").config, {"batch_size": 7})
+    assert replayed.replay.batch_size == 7
+
+
+@pytest.mark.parametrize("preset", ["rrd-mujoco:Pendulum-v1", "rrd-mujoco", "rrd-libero"])
+def test_correctness_14_total_steps_win_over_a_presets_epochs(preset: str) -> None:
+    base = find_preset(preset).config
+    assert base.loop.epochs
+    config = apply_overrides(base, {"total_steps": 20_000})
+    plan = make_plan(config, 100, 100)
+    assert plan.total_steps == 20_000
+    assert (plan.epochs, plan.cycles_per_epoch, plan.iterations_per_cycle) == (1, 2, 100)
+    assert apply_overrides(config, {"epochs": 2, "cycles": 3}).loop.epochs == 2
+    assert make_plan(apply_overrides(base, {"epochs": 2, "cycles": 3}), 100, 100).total_iterations == 600
+
+
+def test_correctness_14_the_flag_wins_on_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    planned: list[TrainConfig] = []
+    monkeypatch.setattr("ludus.runs.train", lambda name, run_dir, config: planned.append(config) or tmp_path)
+    monkeypatch.setattr("ludus.cli._exit_if_incomplete", lambda folder: None)
+    (tmp_path / "mine.yaml").write_text("loop: {epochs: 5}\n")
+    arguments = ["--total-steps", "20000", "--eval.every", "5000", "--config", str(tmp_path / "mine.yaml")]
+    monkeypatch.setattr("sys.argv", ["ludus", "train", "rrd-mujoco:Pendulum-v1", *arguments])
+    main()
+    (config,) = planned
+    plan = make_plan(config, 100, 100)
+    assert (plan.total_steps, config.loop.epochs, plan.epochs) == (20_000, 0, 2)
+
+
+# More than the machine has --------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        ({"policy.hidden": (65_536,) * 40}, "Make --policy.hidden or --policy.memory-size smaller."),
+        (
+            {"ppo.horizon": 65_536, "ppo.segments": 1_048_576},
+            "Make --env.num-envs, --ppo.segments or --ppo.horizon",
+        ),
+        ({"algo": "dqn", "policy.hidden": (65_536,) * 40}, "Make --policy.hidden"),
+        ({"algo": "dqn", "replay.capacity": 10**10}, "Make --replay.capacity smaller."),
+        (
+            {"algo": "dqn", "replay.train_batches": 10**6, "replay.batch_size": 2**20},
+            "Make --replay.train-batches or --replay.batch-size smaller.",
+        ),
+    ],
+)
+def test_correctness_05_what_the_machine_cannot_hold_is_refused_before_it_is_made(
+    settings: dict[str, Any], advice: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"This run needs .* of memory, but cpu has .* free") as refusal:
+        ludus.train("gym:CartPole-v1", run_dir=tmp_path / "run", **{"overrides": settings})
+    assert advice in str(refusal.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_correctness_05_the_nearest_divisors_of_a_huge_number_are_found_at_once() -> None:
+    config = dataclasses.replace(TrainConfig().ppo, minibatches=7)
+    with pytest.raises(ConfigError, match=r"Try --ppo\.minibatches 4 or 8"):
+        check_divides(config, SegmentSchedule(2**20, 2**20, 2**16), False)

@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import tyro
 
 from ludus import __version__
-from ludus.config import SHORT_NAMES, TrainConfig, algo_in, load_config
+from ludus.config import SHORT_NAMES, TrainConfig, algo_in, load_config, names_in, settle
 from ludus.errors import ConfigError, LudusError, did_you_mean, plain_text
 from ludus.training.run_folder import FINAL, pointed_by
 from ludus.trust import require_trust_in_file
@@ -108,7 +108,7 @@ def _train(arguments: list[str]) -> None:
     rest, run_dir = _take_option(rest, "--run-dir")
     rest, trust = _take_flag(rest, "--trust")
     if file is not None:
-        typed, base = base, load_config(Path(file), base)
+        typed, base = base, settle(load_config(Path(file), base), names_in(Path(file)))
         require_trust_in_file(base, Path(file), typed, trust)
     # Keyword arguments of an environment go past the flags' types: a file may give any values.
     kwargs = _kwargs_of(base)
@@ -124,6 +124,7 @@ def _train(arguments: list[str]) -> None:
             f"section {', '.join('--' + short.replace('_', '-') for short in SHORT_NAMES)}."
         ),
     )
+    config = settle(config, _names_given(rest))
     folder = train(name, run_dir=run_dir, config=_with_kwargs(config, kwargs | _kwargs_of(config)))
     _exit_if_incomplete(folder)
 
@@ -184,6 +185,12 @@ def _take_option(arguments: list[str], option: str) -> tuple[list[str], str | No
 
 def _take_flag(arguments: list[str], flag: str) -> tuple[list[str], bool]:
     return [argument for argument in arguments if argument != flag], flag in arguments
+
+
+def _names_given(arguments: list[str]) -> list[str]:
+    """Of the flags: `ppo.learning_rate` for `--ppo.learning-rate 1e-3`."""
+    flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    return [flag.removeprefix("--").replace("-", "_") for flag in flags]
 
 
 def _with_short_names(arguments: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -258,9 +259,10 @@ def make_plan(config: TrainConfig, steps: int, batches: int, unit: str = "steps"
         cycles = loop.cycles or max(1, round(config.eval.every / (steps * loop.iterations)))
         return Plan(steps, batches, loop.iterations, cycles, loop.epochs * cycles * loop.iterations, unit)
     total = math.ceil(loop.total_steps / steps)
+    iterations = min(loop.iterations, total)
     epochs = max(1, round(loop.total_steps / config.eval.every))  # of equal length, near the wanted one
-    cycles = loop.cycles or math.ceil(total / (epochs * loop.iterations))
-    return Plan(steps, batches, loop.iterations, cycles, total, unit)
+    cycles = min(loop.cycles or math.ceil(total / (epochs * iterations)), math.ceil(total / iterations))
+    return Plan(steps, batches, iterations, cycles, total, unit)
 
 
 # Files and overrides ----------------------------------------------------------------------------
@@ -332,7 +334,74 @@ def apply_overrides(config: TrainConfig, overrides: dict[str, Any]) -> TrainConf
         for part in path:
             place = place.setdefault(part, {})
         place[last] = to_dict(value)
-    return from_dict(nested, config)
+    return settle(from_dict(nested, config), _names(overrides))
+
+
+# What a user asked for --------------------------------------------------------------------------
+_OWNERS = {
+    "ppo": "ppo",
+    "adversary": "ppo",
+    "replay": "sac, td3 and dqn",
+    "sac": "sac",
+    "td3": "td3",
+    "dqn": "dqn",
+}
+_INSTEAD = {  # what does the same for another algorithm
+    ("replay.batch_size", "ppo"): "PPO splits an iteration's steps into --ppo.minibatches parts.",
+    (
+        "replay.train_batches",
+        "ppo",
+    ): "PPO takes --ppo.minibatches × --ppo.update-epochs gradient steps an iteration.",
+    ("replay.batch_size", "reward"): "The steps of a reward's batch are --reward.rrd-batch-size.",
+}
+
+
+def settle(config: TrainConfig, given: Iterable[str]) -> TrainConfig:
+    """What a user gave, by these names, wins over what a preset says besides; what would do nothing is refused."""
+    names = {SHORT_NAMES.get(name, name): name for name in given}
+    for full, name in names.items():
+        if not _has_meaning(full, name, config):
+            section, _, _ = full.partition(".")
+            owner = _OWNERS.get(section, "a learned reward")
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is a setting of {owner}: with --algo {config.algo} it would do "
+                f"nothing. {_INSTEAD.get((full, config.algo), '')}".rstrip()
+            )
+    loop = config.loop
+    if "loop.total_steps" in names and "loop.epochs" not in names:
+        loop = dataclasses.replace(loop, epochs=0)
+    elif "loop.total_steps" in names and loop.epochs:
+        raise ConfigError("--total-steps and --epochs both say how long to train: give one of them.")
+    if "eval.every" in names and "loop.cycles" not in names:
+        loop = dataclasses.replace(loop, cycles=0)
+    return dataclasses.replace(config, loop=loop)
+
+
+def _has_meaning(full: str, name: str, config: TrainConfig) -> bool:
+    section, algo = full.partition(".")[0], config.algo
+    if section == "replay":
+        return algo != "ppo" and (algo != "reward" or (full, algo) not in _INSTEAD or name == full)
+    if section == "reward":
+        return name == full or config.reward.learned
+    return section not in _OWNERS or _OWNERS[section] == algo
+
+
+def names_in(path: Path) -> list[str]:
+    """What a configuration file asks for. A section with all its fields is no wish, but the record of a run."""
+    values = _read_values(path)
+    whole = {f.name: getattr(TrainConfig(), f.name) for f in dataclasses.fields(TrainConfig)}
+    fields = {k: {f.name for f in dataclasses.fields(v)} for k, v in whole.items() if dataclasses.is_dataclass(v)}
+    wishes = {k: v for k, v in values.items() if not (isinstance(v, dict) and fields.get(k, {""}) <= v.keys())}
+    return _names(wishes)
+
+
+def _names(values: dict[str, Any]) -> list[str]:
+    """Dotted, of values that may be nested."""
+    found = []
+    for name, value in values.items():
+        inner = _names(value) if isinstance(value, dict) else []
+        found += [f"{name}.{part}" for part in inner] or [str(name)]
+    return found
 
 
 def _full_name(name: str, value: Any) -> str:

@@ -125,6 +125,9 @@ class PPO:
         self.returns = ReturnScale(device)
         self.rate_factor = 1.0  # moved by kl_control "adapt"
         self.stopped = torch.zeros((), device=device)  # 1 once the divergence limit was passed
+        self._stops = config.target_kl > 0 and config.kl_control == "stop"
+        self._asks = device.type == "cpu"  # free there; elsewhere the optimiser skips what is left
+        self._over = torch.zeros((), dtype=torch.bool, device=device)  # it was passed before the present pass
         # What a schedule changes, where a recorded graph can read it.
         self._rate, self.entropy_coef = torch.zeros((), device=device), torch.zeros((), device=device)
         self._totals = torch.zeros(len(_MEASURES), device=device)
@@ -168,15 +171,15 @@ class PPO:
                 self._refresh()
                 self._estimate()
             self._pass(progress, measured=epoch == config.update_epochs - 1 or config.target_kl > 0)
-            if self.stopped.device.type == "cpu" and bool(self.stopped):
-                break  # free to ask on the CPU; elsewhere the optimiser skips what is left
+            if self._asks and bool(self.stopped):
+                break
         self._after(progress)
         means = (self._totals / config.minibatches).unbind()
         return dict(zip(_MEASURES, means, strict=True)) | summary | self._after_summary()
 
     def _pass(self, progress: float, measured: bool) -> None:
         """One gradient step on every part."""
-        self._totals.zero_()
+        self._begin_measuring()
         parts = self._draw(progress)
         if self._shuffles:
             order = torch.cat([ids for ids, _ in parts])
@@ -190,6 +193,14 @@ class PPO:
             if weights is not None:
                 self._weights.copy_(weights)
             train()
+
+    def _begin_measuring(self) -> None:
+        """Anew in each pass, but what is measured stays that of the last pass in which anything was learned."""
+        if self._stops:
+            self._over.copy_(self.stopped > 0)
+            self._totals.masked_fill_(~self._over, 0.0)
+        else:
+            self._totals.zero_()
 
     def _draw(self, progress: float) -> "list[tuple[Tensor, Tensor | None]]":
         """The parts of one pass: every step or segment exactly once, or segments by their priority."""
@@ -237,11 +248,12 @@ class PPO:
         self.policy.backward(done, seed.params, seed.value)
         if self._initial is not None:
             self.optimizer.grad.add_(self.optimizer.flat - self._initial, alpha=2 * config.l2_init)
-        if seed.means is not None and config.target_kl > 0 and config.kl_control == "stop":
+        if seed.means is not None and self._stops:
             torch.maximum(self.stopped, (seed.means[KL] > 1.5 * config.target_kl).float(), out=self.stopped)
         norm = self.optimizer.step(self._rate, self.stopped if config.target_kl > 0 else None)
         if seed.means is not None:
-            self._totals += torch.cat([seed.means, norm[None]])
+            measured_now = torch.cat([seed.means, norm[None]])
+            self._totals += measured_now.masked_fill_(self._over, 0.0) if self._stops else measured_now
 
     # Before the gradient steps ------------------------------------------------------------------
     def _refresh(self) -> None:
@@ -335,7 +347,8 @@ def check_divides(config: PPOConfig, schedule: SegmentSchedule, whole_segments: 
     count = segments if whole_segments else segments * horizon
     if count % parts == 0:
         return
-    divisors = [d for d in range(1, count + 1) if count % d == 0]
+    low = [d for d in range(1, math.isqrt(count) + 1) if count % d == 0]
+    divisors = sorted({*low, *(count // d for d in low)})
     nearest = {max(d for d in divisors if d < parts), min((d for d in divisors if d > parts), default=count)}
     whole = " of whole segments, which a memory and priorities need" if whole_segments else ""
     choices = " or ".join(map(str, sorted(nearest)))

@@ -25,7 +25,7 @@ from ludus.envs.vec import State, restore_generator
 from ludus.errors import ConfigError
 from ludus.policies.reward import Obs, ObsShapes, RewardModel, RewardModelConfig
 from ludus.policies.vision import draw_shifts, shift_images
-from ludus.ranges import LAYERS, MOST_ENVS, WIDEST_LAYER, Range
+from ludus.ranges import LAYERS, MOST_ENVS, WIDEST_LAYER, Range, check_fields
 
 if TYPE_CHECKING:
     from ludus.buffers.episodes import SequenceDraw
@@ -85,6 +85,7 @@ class RewardConfig:
 
 def check_reward_config(config: RewardConfig, longest: int | None) -> list[str]:
     """A clear error where numbers do not fit each other; otherwise warnings. `longest`: steps of any episode."""
+    check_fields(config, "reward.")
     if (config.progress or config.success) and not config.learned:
         raise ConfigError(
             f"--reward.progress and --reward.success are heads of the reward network, and --reward.method "

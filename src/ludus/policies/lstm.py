@@ -14,6 +14,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ludus.policies.mlp import WrittenOut
+
 _aten = torch.ops.aten
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -87,8 +89,10 @@ class Run:
         return torch.cat([self.space.h[-1], self.space.c[-1]], dim=1)
 
 
-class LSTM(nn.Module):
+class LSTM(WrittenOut):
     """One layer. A row's state is one vector [2 H]: h, then c; zero at the start of an episode."""
+
+    own = ("weight_x", "weight_h", "bias")
 
     def __init__(self, inputs: int, size: int, forget_bias: float = 1.0) -> None:
         super().__init__()

@@ -6,24 +6,49 @@ against autograd.
 """
 
 import itertools
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ludus.errors import ConfigError
 
 Activation = Literal["tanh", "relu", "elu"]
 # In place, on what a layer has just made: fresh memory for every activation costs as much as computing it.
 ACTIVATIONS = {"tanh": torch.tanh_, "relu": torch.relu_, "elu": torch.nn.functional.elu_}
 
 
-class Dense(nn.Linear):
-    """A linear layer whose gradient can be written out."""
+class WrittenOut(nn.Module):
+    """Parameters whose gradient is written out: nothing may stand between them and their use.
 
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs)
+    A weight or spectral norm, or pruning, puts something there. Its part of the gradient would be missing.
+    """
+
+    own: ClassVar[tuple[str, ...]] = ("weight", "bias")
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        if name not in self.own:
+            raise self._refusal(name)
+        super().register_parameter(name, param)
+        parts = tuple(self._parameters.get(name) for name in self.own)
         # Plain attributes: looking a parameter up in a module costs as much as a small kernel.
-        object.__setattr__(self, "_parts", (self.weight, self.bias))
+        object.__setattr__(self, "_parts", parts)
+
+    def __delattr__(self, name: str) -> None:
+        if name in self.own:
+            raise self._refusal(name)
+        super().__delattr__(name)
+
+    def _refusal(self, name: str) -> ConfigError:
+        return ConfigError(
+            f"{type(self).__name__} cannot have its {name} parametrised (weight or spectral norm, pruning): its "
+            "gradient is written out for plain weights. Use torch.nn.Linear in a network of your own instead."
+        )
+
+
+class Dense(WrittenOut, nn.Linear):
+    """A linear layer whose gradient can be written out."""
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self._parts
@@ -119,7 +144,7 @@ class StackedMLP(nn.Module):
         return gradient.sum(0)
 
 
-class Stacked(nn.Module):
+class Stacked(WrittenOut):
     """`count` linear layers in one."""
 
     def __init__(self, count: int, inputs: int, outputs: int) -> None:
@@ -127,7 +152,6 @@ class Stacked(nn.Module):
         bound = inputs**-0.5  # as in torch.nn.Linear
         self.weight = nn.Parameter(torch.empty(count, inputs, outputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(count, 1, outputs).uniform_(-bound, bound))
-        object.__setattr__(self, "_parts", (self.weight, self.bias))  # see Dense
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self._parts

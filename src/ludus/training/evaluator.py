@@ -1,5 +1,7 @@
 """Evaluation: whole episodes from held-out starts, each counted exactly once."""
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -7,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ludus.config import TrainConfig
-from ludus.envs import make_eval_env
+from ludus.config import TrainConfig, to_dict
+from ludus.envs import EnvConfig, make_eval_env
 from ludus.envs.vec import VecEnv, derive_seed
 from ludus.errors import EnvError
 from ludus.policies.policy import Policy
@@ -117,6 +119,17 @@ def _count(
     for name, values in metrics.items():
         kept = result.labels if name in labels else result.metrics
         kept.setdefault(name, []).extend(values.cpu()[ended].tolist())
+
+
+# Settings of an environment that change how it is trained in or simulated, not what an evaluation measures.
+_NOT_JUDGED = ("num_envs", "threads", "workers", "simulator", "assist", "assist_final", "resample",
+               "resample_floor", "resample_smoothing")  # fmt: skip
+
+
+def judged_task(config: EnvConfig) -> str:
+    """The same for two configurations if evaluations in them can be compared."""
+    judged = {name: value for name, value in to_dict(config).items() if name not in _NOT_JUDGED}
+    return hashlib.sha256(json.dumps(judged, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
 
 class PolicyEvaluator:

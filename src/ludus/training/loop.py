@@ -47,14 +47,17 @@ from ludus.training.checkpoint import (
     save_checkpoint,
     set_aside_newer,
 )
+from ludus.training.evaluator import judged_task
 from ludus.training.interrupt import Interrupt
 from ludus.training.job import Job
+from ludus.training.run_folder import BEST
 
 PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
 _LEVELS = ("epoch", "cycle", "iteration", "batch")
 _SUMMARY_BATCHES = 100  # whose mean loss is one point of a curve
 # Metrics of simulations that lacked room, and of what: nothing else tells that they are wrong.
 _LACKING = {"rollout/contact_overflow": "contacts", "rollout/constraint_overflow": "constraints"}
+_BEST = ("best_success", "best_reward", "best_step", "best_task")  # counters of the best evaluation
 MAX_UNSAVED = 3  # after so many checkpoints in a row that could not be written the training ends
 MAX_ROLLBACKS = 3  # after so many returns to a checkpoint the run is given up
 
@@ -69,6 +72,7 @@ class Counters:
     best_success: float = float("-inf")  # of the best evaluation so far; the success rate first, then the return
     best_reward: float = float("-inf")
     best_step: int = -1
+    best_task: str = ""  # what was judged; a resume may change it, and then the search begins anew
     evaluation_owed: bool = False  # an interrupt cut the epoch's evaluation short
     rollbacks: int = 0
     logged_batches: int = 0  # whose losses are in the batch log
@@ -77,6 +81,7 @@ class Counters:
 def _counters_from(saved: dict[str, Any]) -> Counters:
     """Counters from a checkpoint, which must be numbers of the right kind."""
     kinds = {name: type(value) for name, value in asdict(Counters()).items()}
+    saved = {"best_task": ""} | saved  # checkpoints of before do not say it
     values = {name: kind(saved[name]) for name, kind in kinds.items()}
     counts = [value for value in values.values() if type(value) is int]
     if min(counts) < -1 or max(counts) > 10**15 or not math.isfinite(values["seconds"]):
@@ -290,16 +295,23 @@ class Trainer:
             return False
         better = quality(metrics) > self._best[:2]
         if better:
-            self._best = *quality(metrics), self.step
+            self._best = *quality(metrics), self.step, judged_task(self.config.env)
         return better
 
     @property
-    def _best(self) -> tuple[float, float, int]:
-        return self.counters.best_success, self.counters.best_reward, self.counters.best_step
+    def _best(self) -> tuple[Any, ...]:
+        """Success, reward, step and task of the best evaluation."""
+        return tuple(getattr(self.counters, name) for name in _BEST)
 
     @_best.setter
-    def _best(self, best: tuple[float, float, int]) -> None:
-        self.counters.best_success, self.counters.best_reward, self.counters.best_step = best
+    def _best(self, best: tuple[Any, ...]) -> None:
+        for name, value in zip(_BEST, best, strict=True):
+            setattr(self.counters, name, value)
+
+    def _forget_best(self) -> None:
+        """What was the best of another task says nothing about this one; its checkpoint stays while it is new."""
+        self._best = tuple(getattr(Counters(), name) for name in _BEST)
+        (self.checkpoints / BEST).unlink(missing_ok=True)
 
     def _write(self, metrics: dict[str, float]) -> None:
         self.sinks.write(self.step, metrics)
@@ -408,6 +420,8 @@ class Trainer:
             reason = plain_text(f"{type(error).__name__}: {error}", 300)
             raise CheckpointError(f"{checkpoint} does not fit its run's configuration: {reason}") from error
         set_aside_newer(checkpoint)
+        if self.counters.best_task not in ("", judged_task(self.config.env)):
+            self._forget_best()
         best = checkpoint_path(self.checkpoints, self.counters.best_step)
         if best.exists() and best != best_checkpoint(self.checkpoints):
             mark_best(best)  # a kill came between the checkpoint and its mark

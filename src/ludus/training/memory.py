@@ -13,6 +13,7 @@ from ludus.buffers.segments import SegmentSchedule, buffer_shapes
 from ludus.errors import ConfigError
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.lstm import has_kernels
+from ludus.policies.policy import PolicyConfig
 
 _CUBLAS_WORKSPACE = 32 * 2**20  # for each stream, on Hopper; less on others
 _STREAMS = 3  # besides one for each group: the main one, one to warm up on, one to record on
@@ -83,6 +84,15 @@ def adversary_bytes(size: int, rows: int, steps: int, config: AdversaryConfig) -
     gradient = config.batch_size * (6 * size + 8 * sum(config.hidden))
     networks = 6 * weights  # weights, gradients as taken and as kept, of the penalty, Adam's two moments
     return 4 * (windows * size + gradient + networks)
+
+
+def refuse_large_networks(inputs: int, config: PolicyConfig, networks: int, device: torch.device) -> None:
+    """The same before any network is made: `networks` of them, their gradients, moments and targets."""
+    memory = 4 * config.memory_size * (config.memory_size + (config.hidden or (inputs,))[-1])
+    weights = sum(a * b for a, b in itertools.pairwise((inputs, *config.hidden)))
+    weights += 0 if config.memory == "none" else memory
+    advice = "Make --policy.hidden or --policy.memory-size smaller."
+    refuse_what_cannot_fit(4 * 4 * networks * weights, f"networks of {weights:,} weights", advice, device)
 
 
 def _bytes(shapes: dict[str, tuple[tuple[int, ...], torch.dtype]]) -> int:

@@ -9,6 +9,7 @@ from ludus.config import TrainConfig, make_plan
 from ludus.envs import make_groups
 from ludus.envs.vec import State, VecEnv
 from ludus.errors import ConfigError
+from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.job import Job, Show
 from ludus.training.memory import refuse_what_cannot_fit, size
 from ludus.training.replay_collector import ReplayCollector
@@ -46,6 +47,12 @@ class OffPolicyJob(ReplayJob):
         self._bytes = store_bytes(*shape, hidden)
         refuse_what_cannot_fit(
             self._bytes, f"the replay, {replay.capacity:,} rows", "Make --replay.capacity smaller.", device
+        )
+        refuse_what_cannot_fit(
+            _drawn_bytes(config, policy),
+            f"{replay.train_batches:,} batches of {replay.batch_size:,} transitions, drawn at once",
+            "Make --replay.train-batches or --replay.batch-size smaller.",
+            device,
         )
         super().__init__(config, device, policy, EpisodeStore(*shape, device, hidden))
         self.plan = plan
@@ -108,6 +115,13 @@ class OffPolicyJob(ReplayJob):
     def close(self) -> None:
         super().close()
         self.collector.close()
+
+
+def _drawn_bytes(config: TrainConfig, policy: ReplayPolicy) -> int:
+    """What an iteration's batches need to know, drawn and packed: rows, rewards, discounts and noise of each."""
+    a_batch = config.replay.batch_size * (2 * 8 + 4 + 4 + 2 * 4 * policy.head.noise_size)
+    a_batch += 8 * 4 * config.reward.rrd_batch_size if config.reward.learned else 0
+    return 2 * config.replay.train_batches * a_batch
 
 
 def _check(config: TrainConfig, env: VecEnv, total: int, longest: int) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """PPO: an iteration is a rollout and the batches made of it."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from ludus.policies.making import make_actor_critic
 from ludus.training.collector import Collector
 from ludus.training.evaluator import PolicyEvaluator
 from ludus.training.job import Job, Show
-from ludus.training.memory import MemoryPlan, plan_memory, refuse_what_cannot_fit
+from ludus.training.memory import MemoryPlan, plan_memory, refuse_large_networks, refuse_what_cannot_fit
 
 
 class OnPolicyJob(Job):
@@ -29,6 +30,8 @@ class OnPolicyJob(Job):
         self.schedule = schedule = make_schedule(config, sum(env.num_rows for env in groups))
         steps, batches = schedule.segments * schedule.horizon, config.ppo.minibatches * config.ppo.update_epochs
         self.plan = make_plan(config, steps, batches)
+        inputs = math.prod(groups[0].obs_space.shape)
+        refuse_large_networks(inputs, config.policy, 2 - config.policy.shared_trunk, device)
         self.policy = make_actor_critic(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
         self.models = {"policy": self.policy}
         self.memory_plan = self._plan_memory(groups)

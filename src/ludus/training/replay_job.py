@@ -1,5 +1,6 @@
 """A policy that learns from a replay, whether environments fill it (`off_policy.py`) or files (`offline.py`)."""
 
+import math
 from collections.abc import Callable
 
 import gymnasium as gym
@@ -19,9 +20,11 @@ from ludus.policies.replay_heads import GreedyHead
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.checkpoint import Model
 from ludus.training.evaluator import PolicyEvaluator
+from ludus.training.memory import refuse_large_networks
 from ludus.training.store_job import StoreJob
 
 _MEASURED = 2048  # transitions on which the learned reward is held against the true one
+_NETWORKS = 3  # a policy and two critics
 _TRIAL_STEPS = 200  # of an episode made up to try out the speed
 
 
@@ -89,6 +92,7 @@ class ReplayJob(StoreJob):
 def make_policy(
     config: TrainConfig, obs_space: gym.spaces.Box, action_space: ActionSpace, device: torch.device
 ) -> ReplayPolicy:
+    refuse_large_networks(math.prod(obs_space.shape), config.policy, _NETWORKS, device)
     seed = derive_seed(config.seed, 4)
     return make_replay_policy(config.algo, obs_space, action_space, config.policy, seed).to(device)
 
