@@ -151,7 +151,7 @@ class RudeParallel(ParallelEnv):
         self.count, self.agents, self.log = 0, list(self.possible_agents), list[Any]()
         if self.at == "reset":
             leave(self.event)
-        return {agent: GOOD for agent in self.agents}, {agent: {} for agent in self.agents}
+        return dict.fromkeys(self.agents, GOOD), {agent: {} for agent in self.agents}
 
     def step(self, actions: Any) -> Any:
         self.count += 1

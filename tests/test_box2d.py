@@ -18,7 +18,9 @@ from ludus.runs import evaluate_run
 
 pytest.importorskip("Box2D", reason="needs the extra ludus[box2d]")
 
-INEXACT = r"cannot be saved exactly \(its \w+ is a part of Box2D, which cannot be read exactly\): its episodes restart"
+INEXACT = (
+    r"cannot be saved exactly \(its \w+ is a part of Box2D, which cannot be read exactly\): its episodes restart"
+)
 
 
 def zeros(env: VecEnv) -> torch.Tensor:

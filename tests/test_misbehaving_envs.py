@@ -111,7 +111,8 @@ def test_trust_18_a_module_that_leaves_when_it_is_imported_is_a_sentence(
 
 @pytest.mark.parametrize("name", ["Rude", "RudeParallel"])
 @pytest.mark.parametrize(
-    ("event", "words"), [("sys.exit", r"it called sys\.exit\(3\)"), ("os._exit", r"ended by itself \(exit code 7\)")]
+    ("event", "words"),
+    [("sys.exit", r"it called sys\.exit\(3\)"), ("os._exit", r"ended by itself \(exit code 7\)")],
 )
 def test_trust_18_a_worker_that_leaves_again_and_again_is_given_up(
     make: Make, name: str, event: str, words: str, monkeypatch: pytest.MonkeyPatch
@@ -130,7 +131,9 @@ def test_trust_18_a_training_whose_environment_leaves_keeps_what_was_learned(
 ) -> None:
     settings = {"env.num_envs": 2, "env.kwargs": {"event": "sys.exit", "first": 40}, "loop.total_steps": 2000}
     settings |= {"ppo.horizon": 16, "ppo.minibatches": 1, "log.tensorboard": False}
-    with pytest.raises(EnvError, match=r"Rude-v0 raised in step\(\) of row 0 at step 40: it called sys\.exit\(3\)"):
+    with pytest.raises(
+        EnvError, match=r"Rude-v0 raised in step\(\) of row 0 at step 40: it called sys\.exit\(3\)"
+    ):
         ludus.train(f"gym:{RUDE}", run_dir=tmp_path / "run", console=Console("plain"), overrides=settings)
     assert "Saved an emergency checkpoint" in capsys.readouterr().out
     assert list((tmp_path / "run" / "checkpoints").glob("step_*"))
@@ -227,7 +230,9 @@ def test_trust_19_a_worker_that_hangs_again_and_again_is_given_up_after_a_few_re
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            with pytest.raises(EnvError, match=rf"hung {MAX_HANGS} times within 1,000 steps.*did not answer for 1 s"):
+            with pytest.raises(
+                EnvError, match=rf"hung {MAX_HANGS} times within 1,000 steps.*did not answer for 1 s"
+            ):
                 play(env, 50)
         assert len(caught) == MAX_HANGS - 1
     finally:

@@ -65,7 +65,9 @@ def test_trust_05_options_that_count_or_choose_are_not_restored(option: str) -> 
     assert f"opt.{option}" in restore(fresh_hopper(), state)
 
 
-@pytest.mark.parametrize(("part", "field"), [("model", "body_mass"), ("model", "opt.timestep"), ("data", "physics")])
+@pytest.mark.parametrize(
+    ("part", "field"), [("model", "body_mass"), ("model", "opt.timestep"), ("data", "physics")]
+)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_trust_05_numbers_that_are_not_finite_do_not_reach_mujoco(part: str, field: str, value: float) -> None:
     state = snapshot(hopper())
@@ -206,7 +208,9 @@ WILD_GENERATORS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "state"), WILD_GENERATORS, ids=[f"{n}{i}" for i, (n, _) in enumerate(WILD_GENERATORS)])
+@pytest.mark.parametrize(
+    ("name", "state"), WILD_GENERATORS, ids=[f"{n}{i}" for i, (n, _) in enumerate(WILD_GENERATORS)]
+)
 def test_a_random_generator_never_gets_a_state_that_reads_elsewhere_or_never_ends(name: str, state: Any) -> None:
     with pytest.raises(ValueError, match="random generator is damaged"):
         refuse_wild_generator(name, state)
@@ -277,7 +281,10 @@ HOSTILE: dict[str, Any] = {
     "tensor of text": {"tensor": {"dtype": "<U2", "shape": [1], "columns": False, "at": 0}},
     "random unknown": {"random": "os", "state": None},
     "random without state": {"random": "numpy", "state": None},
-    "random of another kind": {"random": "numpy", "state": {"dict": [["bit_generator", "os"], ["state", 0]], "class": "dict"}},
+    "random of another kind": {
+        "random": "numpy",
+        "state": {"dict": [["bit_generator", "os"], ["state", 0]], "class": "dict"},
+    },
     "pygame unknown": {"pygame": "quit", "numbers": []},
     "own of none": {"own": 1},
     "keep of none": {"keep": "function"},

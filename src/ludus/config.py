@@ -62,7 +62,7 @@ class EvalConfig:
     episodes: int = 20
     """Episodes of each evaluation."""
     max_steps: int = 0
-    """Steps after which an episode is cut and counted as it is; 0: the environment's limit, or 10,000 without one."""
+    """Steps after which an episode is cut and counted as it is; 0: the environment's limit, 10,000 without one."""
     stochastic: bool = True
     """Evaluate with sampled actions too, not only with the most likely ones."""
     each_cycle: bool = False
@@ -194,7 +194,8 @@ def _count(number: int, one: str, more: str) -> str:
 
 # Settings that must be at least so large. What an environment adds of its own is checked where it is made.
 _MINIMA = {
-    0: ("seed", "loop.epochs", "loop.cycles", "checkpoint.every", "eval.max_steps", "ppo.learning_rate", "ppo.learning_rate_final",
+    0: ("seed", "loop.epochs", "loop.cycles", "checkpoint.every", "eval.max_steps",
+        "ppo.learning_rate", "ppo.learning_rate_final",
         "ppo.gamma", "ppo.gae_lambda", "ppo.clip", "ppo.value_clip", "ppo.std_final", "ppo.target_kl",
         "ppo.bound_coef", "ppo.l2_init", "ppo.segments", "ppo.rho_clip", "ppo.c_clip", "ppo.prio_alpha",
         "ppo.prio_beta", "replay.warmup", "replay.learning_rate", "replay.gamma", "replay.polyak",

@@ -347,8 +347,8 @@ def _check_state(env: VecEnv, other: VecEnv, actions: Tensor, seed: int) -> Iter
         return
     lost = next((env["why"] for env in state.get("envs", []) if not env["exact"]), "")
     if lost:  # the environments of Gymnasium and PettingZoo say it themselves
-        fix = "Training, saving and resuming work; only the episodes under way begin anew. An environment whose state "
-        fix += "can be read may define ludus_state() and load_ludus_state(state)."
+        fix = "Training, saving and resuming work; only the episodes under way begin anew. An environment whose "
+        fix += "state can be read may define ludus_state() and load_ludus_state(state)."
         yield Finding("warning", f"Episodes restart on resume: {lost}.", fix)
         return
     expected = _continue(env, actions[half:])

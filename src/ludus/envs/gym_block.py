@@ -107,7 +107,9 @@ class EnvBlock(ABC):
         """Continue; `rows` holds the last observations already. Why episodes were lost, if any were."""
         self.seed, self.tick, self.success_seen = seed, tick, bool(state["success_seen"])
         if len(state["elapsed"]) != len(self.envs) or len(state["envs"]) != len(self.envs):
-            raise CheckpointError(f"The checkpoint does not hold the {len(self.envs)} environments of {self.name}.")
+            raise CheckpointError(
+                f"The checkpoint does not hold the {len(self.envs)} environments of {self.name}."
+            )
         self._lost.clear()
         self._steps = [env.step for env in self.envs]
         self._started = [tick - elapsed for elapsed in state["elapsed"]]
@@ -382,8 +384,8 @@ class GrowthGuard:
         path, size = largest_part(max(envs, key=lambda env: env["size"]))
         warnings.warn(
             f"{name} keeps so much in its attributes that its part of a checkpoint has grown to "
-            f"{total / 1e6:,.1f} MB. The largest is {path} with {size / 1e6:,.1f} MB in one environment. If no step "
-            "needs it, empty it in reset(), or leave it out of what ludus_state() returns: docs/gymnasium.md.",
+            f"{total / 1e6:,.1f} MB. The largest is {path} with {size / 1e6:,.1f} MB in one environment. If no "
+            "step needs it, empty it in reset(), or leave it out of what ludus_state() returns: docs/gymnasium.md.",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -467,7 +467,9 @@ def _owner(array: np.ndarray) -> Any:
 def _refuse_code(kind: type, attribute: str, current: Any, value: Any) -> None:
     """Methods and functions stay what they are: an attribute must not take the place of one."""
     static = inspect.getattr_static(kind, attribute, None) if current is _MISSING else current
-    is_code = isinstance(value, _CODE) or isinstance(static, (*_HARMLESS_TYPES, classmethod, staticmethod, property))
+    is_code = isinstance(value, _CODE) or isinstance(
+        static, (*_HARMLESS_TYPES, classmethod, staticmethod, property)
+    )
     if (is_code and value is not current) or attribute.startswith("__"):
         raise _NotCapturedError(f"{attribute[:50]!r} of {kind.__qualname__} is code, which is not restored")
 

@@ -108,7 +108,9 @@ class ParallelBlock(EnvBlock):
         try:
             stranger = next((agent for agent in agents if agent not in self._known), None)
         except TypeError:
-            raise EnvError(f"{self.name} has agents that are {form_of(agents)}; a list of names is needed.") from None
+            raise EnvError(
+                f"{self.name} has agents that are {form_of(agents)}; a list of names is needed."
+            ) from None
         if stranger is not None:
             raise EnvError(f"{self.name} has an agent {stranger!r} that is not one of its possible_agents.")
         return {agent: rows[agent] for agent in agents}

@@ -167,7 +167,7 @@ def sane_rows(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Saved states of all simulations. MuJoCo does not look at what it is given before it computes with it."""
     if tuple(rows.shape) != tuple(shape) or not rows.is_floating_point() or not bool(rows.isfinite().all()):
         raise CheckpointError(
-            f"The checkpoint does not hold the states of {shape[0]} simulations as finite numbers, {shape[1]} each: "
+            f"The checkpoint does not hold the states of {shape[0]} simulations, {shape[1]} finite numbers each: "
             "it is damaged, or was saved with another model or another number of environments."
         )
     return rows

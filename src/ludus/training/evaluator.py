@@ -79,9 +79,9 @@ def evaluate(
     end, whichever the row, would favour short ones. With several agents the number is rounded up to whole ones.
     An environment with fixed starts plays each of them once.
 
-    An episode that has not ended after `max_steps` steps (0: what the environment says, else `UNKNOWN_LIMIT`) is cut
-    and counts as it is; its row plays no further one, because it cannot be told to begin anew. That favours nobody:
-    whether a row goes on depends on what it has shown, not on what it would show (Wald's identity).
+    An episode that has not ended after `max_steps` steps (0: what the environment says, else `UNKNOWN_LIMIT`) is
+    cut and counts as it is; its row plays no further one, because it cannot be told to begin anew. That favours
+    nobody: whether a row goes on depends on what it has shown, not on what it would show (Wald's identity).
     """
     limit = max_steps or env.max_steps or UNKNOWN_LIMIT
     episodes = env.num_rows if env.fixed_starts else episodes
