@@ -65,6 +65,8 @@ class EvalConfig:
     """Environment steps between evaluations; used where loop.cycles is 0."""
     episodes: Annotated[int, Range(1, MOST_ENVS)] = 20
     """Episodes of each evaluation."""
+    max_steps: Annotated[int, Range(0, MOST_STEPS)] = 0
+    """Steps after which an episode is cut and counted as it is; 0: the environment's limit, 10,000 without one."""
     stochastic: bool = True
     """Evaluate with sampled actions too, not only with the most likely ones."""
     each_cycle: bool = False

@@ -412,7 +412,7 @@ def measure_run(
         if isinstance(env, HumanoidTask) and isinstance(config.env, HumanoidConfig):
             act_as_trained(env, config.env)
         stream = derive_seed(config.seed if seed is None else seed, 5)
-        result = evaluate(policy, env, episodes, stream, deterministic)
+        result = evaluate(policy, env, episodes, stream, deterministic, max_steps=config.eval.max_steps)
         return result, env.tabulate(result.metrics, result.labels)
     finally:
         env.close()

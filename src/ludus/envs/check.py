@@ -5,6 +5,7 @@ print(format_findings(findings))
 """
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -335,12 +336,20 @@ def _explain_disturbance(env: VecEnv, play: _Play, seed: int) -> Finding:
 def _check_state(env: VecEnv, other: VecEnv, actions: Tensor, seed: int) -> Iterator[Finding]:
     half = len(actions) // 2
     _play(env, seed, actions[:half])
-    state = env.state()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # what it says of the state is said below
+        state = env.state()
     alien = _find_alien(state, "state")
     if alien:
         yield Finding(
             "error", f"{alien} cannot be in a checkpoint.", "Use tensors, numbers, text, lists and dicts."
         )
+        return
+    lost = next((env["why"] for env in state.get("envs", []) if not env["exact"]), "")
+    if lost:  # the environments of Gymnasium and PettingZoo say it themselves
+        fix = "Training, saving and resuming work; only the episodes under way begin anew. An environment whose "
+        fix += "state can be read may define ludus_state() and load_ludus_state(state)."
+        yield Finding("warning", f"Episodes restart on resume: {lost}.", fix)
         return
     expected = _continue(env, actions[half:])
     other.load_state(state)

@@ -213,6 +213,9 @@ class _Writer:
             return {"pygame": kind.__name__, "numbers": [self.value(number, path) for number in value]}
         if _saves_itself(value):
             return {"own": self.value(_own_state(value), f"{path}.ludus_state()")}
+        if any(module_of(base).startswith("Box2D") for base in kind.__mro__):
+            # Impulses that the next step begins with, and the order of contacts, are hidden in its solver.
+            raise _NotCapturedError(f"its {path.lstrip('.')} is a part of Box2D, which cannot be read exactly")
         if _is_harmless(value):
             return {"keep": kind.__name__}
         if _is_plain_object(value):
@@ -221,7 +224,8 @@ class _Writer:
                 "object": {n: self.value(v, f"{path}.{n}") for n, v in attributes.items()},
                 "class": kind.__qualname__,
             }
-        raise _NotCapturedError(f"its {path.lstrip('.')} is {_told(kind)}")
+        name = f"{module_of(kind)}.{kind.__qualname__}".lstrip(".")
+        raise _NotCapturedError(f"its {path.lstrip('.')} is a {name}")
 
     def refuse_overlaps(self) -> None:
         """Arrays that are views of each other would come back as separate copies."""
@@ -444,14 +448,6 @@ def _own_state(value: Any) -> Any:
     except (Exception, SystemExit) as error:
         problem = f"{type(error).__name__}: {_printable(error)}"
         raise _NotCapturedError(f"its own ludus_state() raised {problem}") from error
-
-
-def _told(kind: type) -> str:
-    """What an object is that cannot be read; of what is known to be out of reach, why."""
-    name = f"{module_of(kind)}.{kind.__qualname__}"
-    if name.startswith("Box2D."):
-        return f"a {kind.__qualname__}: what Box2D simulates can be neither read nor written exactly"
-    return f"a {name}"
 
 
 def _is_foreign(array: np.ndarray) -> bool:

@@ -16,7 +16,7 @@ from mujoco import batch as mujoco_batch
 from torch import Tensor
 
 from ludus.envs.vec import State
-from ludus.errors import ConfigError
+from ludus.errors import CheckpointError, ConfigError
 
 # "auto": MuJoCo Warp for many simulations where the training is on a GPU and it is installed, else CPU threads.
 SimulatorChoice = Literal["auto", "threads", "warp"]
@@ -155,12 +155,22 @@ class CpuSimulator:
         return {"rows": torch.from_numpy(self._batch.state.copy())}
 
     def load_state(self, state: State) -> None:
-        self._batch.state[:] = state["rows"].numpy()
+        self._batch.state[:] = sane_rows(state["rows"], self._batch.state.shape).numpy()
         self.forward()
         self._warnings_seen = self._warnings()
 
     def close(self) -> None:
         self._background.shutdown(wait=True)
+
+
+def sane_rows(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Saved states of all simulations. MuJoCo does not look at what it is given before it computes with it."""
+    if tuple(rows.shape) != tuple(shape) or not rows.is_floating_point() or not bool(rows.isfinite().all()):
+        raise CheckpointError(
+            f"The checkpoint does not hold the states of {shape[0]} simulations, {shape[1]} finite numbers each: "
+            "it is damaged, or was saved with another model or another number of environments."
+        )
+    return rows
 
 
 def make_simulator(

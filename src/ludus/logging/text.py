@@ -121,7 +121,10 @@ def evaluation_line(metrics: dict[str, float], prefix: str = "eval/") -> str:
         parts.append(
             f"reward {number(metrics[prefix + 'mean_reward'])}" + (f" ± {number(spread)}" if spread else "")
         )
-    known = ("success_rate", "success_low", "success_high", "mean_reward", "std_reward", "mean_length", "episodes")
+    if cut := metrics.get(prefix + "cut_episodes"):
+        parts.append(f"{cut:.0f} of {metrics[prefix + 'episodes']:.0f} cut short")
+    known = {"success_rate", "success_low", "success_high", "mean_reward", "std_reward", "mean_length", "episodes"}
+    known.add("cut_episodes")
     own = [name for name in metrics if name.startswith(prefix) and name.removeprefix(prefix) not in known]
     if prefix + "success_rate" not in metrics:  # what the task itself says of how it went
         parts += [f"{label(name)} {number(metrics[name])}" for name in own[:2]]

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from ludus.config import TrainConfig, to_dict
-from ludus.envs import EnvConfig, make_eval_env
+from ludus.envs import EnvConfig, GymConfig, make_eval_env
 from ludus.envs.vec import VecEnv, derive_seed
 from ludus.errors import EnvError
 from ludus.policies.policy import Policy
 
-LONGEST_EPISODE = 100_000  # steps; beyond, an environment is taken for one whose episodes never end
+# Steps after which an episode is cut where the environment knows no limit. Gymnasium's own limits are 50 to 2,000;
+# an evaluation in which every episode is endless takes seconds.
+UNKNOWN_LIMIT = 10_000
 LONGEST_ABSENCE = 1_000  # steps without any agent whose episodes are still wanted: they will not come
 
 
@@ -27,20 +29,25 @@ class Evaluation:
     lengths: list[int] = field(default_factory=list)
     metrics: dict[str, list[float]] = field(default_factory=dict)
     labels: dict[str, list[float]] = field(default_factory=dict)  # which episode it was; see VecEnv.labels
+    cut: set[int] = field(default_factory=set)  # numbers of the episodes that were not played to their end
 
     def summary(self) -> dict[str, float]:
         """Means, and a 95 % confidence interval of the success rate where the task has one."""
         result: dict[str, float] = {}
-        told = {name: self._mean(values) for name, values in self.metrics.items()}
+        metrics = dict(self.metrics)
+        if "success" in metrics:  # who was cut has not succeeded
+            metrics["success"] = [0.0 if i in self.cut else v for i, v in enumerate(metrics["success"])]
+        told = {name: self._mean(values) for name, values in metrics.items()}
         means = {name: mean for name, mean in told.items() if mean == mean}
         if (rate := means.pop("success", None)) is not None:
-            n = self._effective_number(self.metrics["success"])
+            n = self._effective_number(metrics["success"])
             low, high = wilson_interval(rate * n, n)
             result |= {"success_rate": rate, "success_low": low, "success_high": high}
         result["mean_reward"] = mean = self._mean(self.returns)
         result["std_reward"] = math.sqrt(self._mean([(value - mean) ** 2 for value in self.returns]))
         result["mean_length"] = self._mean(self.lengths)
         means.pop("diverged", None)
+        result |= {"cut_episodes": len(self.cut)} if self.cut else {}
         return result | means | {"episodes": len(self.returns)}
 
     def _effective_number(self, values: Sequence[float]) -> float:
@@ -66,13 +73,19 @@ def evaluate(
     seed: int,
     deterministic: bool,
     should_stop: Callable[[], bool] = lambda: False,
+    max_steps: int = 0,
 ) -> Evaluation:
     """Run `episodes` episodes, shared out evenly over the environments.
 
     Every environment plays a number of episodes fixed beforehand, and all its agents count: taking the first that
     end, whichever the row, would favour short ones. With several agents the number is rounded up to whole ones.
     An environment with fixed starts plays each of them once.
+
+    An episode that has not ended after `max_steps` steps (0: what the environment says, else `UNKNOWN_LIMIT`) is
+    cut and counts as it is; its row plays no further one, because it cannot be told to begin anew. That favours
+    nobody: whether a row goes on depends on what it has shown, not on what it would show (Wald's identity).
     """
+    limit = max_steps or env.max_steps or UNKNOWN_LIMIT
     episodes = env.num_rows if env.fixed_starts else episodes
     actor = policy.actor(deterministic, torch.Generator(device=policy.device).manual_seed(seed))
     rows, agents = env.num_rows, env.agents_per_env
@@ -91,13 +104,12 @@ def evaluate(
         returns += step.reward.cpu()
         lengths += 1 if present is None else present
         done = step.done.cpu()
-        if int(lengths.max()) > LONGEST_EPISODE:
-            raise EnvError(
-                f"{env.name} has an episode of more than {LONGEST_EPISODE:,} steps, so evaluation would not end. "
-                "Give it a time limit, for a Gymnasium environment with --env.max-steps."
-            )
         _count(result, done & (left > 0), returns, lengths, step.metrics, env.labels)
         left -= done.int()
+        if int(lengths.max()) >= limit:
+            cut = (lengths >= limit) & ~done & (left > 0)
+            _count_cut(result, cut, returns, lengths, step.metrics, env.labels)
+            left[cut] = 0
         returns[done], lengths[done] = 0.0, 0
     if not result.returns and not should_stop():
         raise EnvError(f"No episode ended in {env.name}: its agents stayed away for {LONGEST_ABSENCE:,} steps.")
@@ -114,11 +126,38 @@ def _count(
 ) -> None:
     if not bool(ended.any()):
         return
+    before = len(result.returns)
     result.returns += returns[ended].tolist()
     result.lengths += lengths[ended].tolist()
     for name, values in metrics.items():
         kept = result.labels if name in labels else result.metrics
-        kept.setdefault(name, []).extend(values.cpu()[ended].tolist())
+        kept.setdefault(name, [math.nan] * before).extend(values.cpu()[ended].tolist())
+
+
+def _count_cut(
+    result: Evaluation,
+    cut: Tensor,
+    returns: Tensor,
+    lengths: Tensor,
+    metrics: dict[str, Tensor],
+    labels: tuple[str, ...],
+) -> None:
+    """Episodes that did not come to their end have told nothing but which they were."""
+    before = len(result.returns)
+    known = {name: v if name in labels else torch.full_like(v, math.nan) for name, v in metrics.items()}
+    _count(result, cut, returns, lengths, known, labels)
+    result.cut |= set(range(before, len(result.returns)))
+
+
+def limit_warnings(config: TrainConfig, env: VecEnv) -> tuple[str, ...]:
+    """What to say before training in an environment whose episodes may never end."""
+    if not isinstance(config.env, GymConfig) or env.max_steps:
+        return ()
+    limit = config.eval.max_steps or UNKNOWN_LIMIT
+    return (
+        f"{env.name} has no time limit: an episode lasts until the task ends it. Evaluations cut one after "
+        f"{limit:,} steps (--eval.max-steps) and say how many; --env.max-steps gives training a limit, too.",
+    )
 
 
 # Settings of an environment that change how it is trained in or simulated, not what an evaluation measures.
@@ -149,7 +188,9 @@ class PolicyEvaluator:
         seed = derive_seed(self._config.seed, 3)
         for prefix, deterministic in (("eval", True), ("eval_stochastic", False)):
             if deterministic or config.stochastic:
-                result = evaluate(policy, self._env, config.episodes, seed, deterministic, interrupted)
+                result = evaluate(
+                    policy, self._env, config.episodes, seed, deterministic, interrupted, config.max_steps
+                )
                 if interrupted():
                     return {}
                 if deterministic:

@@ -10,6 +10,7 @@ from ludus.envs import make_groups
 from ludus.envs.vec import State, VecEnv
 from ludus.errors import ConfigError
 from ludus.policies.replay_policy import ReplayPolicy
+from ludus.training.evaluator import limit_warnings
 from ludus.training.job import Job, Show
 from ludus.training.memory import refuse_what_cannot_fit, size
 from ludus.training.replay_collector import ReplayCollector
@@ -40,7 +41,7 @@ class OffPolicyJob(ReplayJob):
         plan = make_plan(config, self._steps * rows, replay.train_batches)
         policy = make_policy(config, envs[0].obs_space, envs[0].action_space, device)
         longest = replay.longest or envs[0].max_steps or _UNKNOWN_LENGTH
-        self.warnings = _check(config, envs[0], plan.total_steps, longest)
+        self.warnings = (*_check(config, envs[0], plan.total_steps, longest), *limit_warnings(config, envs[0]))
         fields = {"obs": obs_field(policy.obs_space)}, ((policy.head.action_size,), torch.float32)
         shape = (*fields, replay.capacity, rows, longest)
         hidden = config.episodic_reward

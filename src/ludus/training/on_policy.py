@@ -15,7 +15,7 @@ from ludus.envs.sim import lacks_warp
 from ludus.envs.vec import State, VecEnv, derive_seed
 from ludus.policies.making import make_actor_critic
 from ludus.training.collector import Collector
-from ludus.training.evaluator import PolicyEvaluator
+from ludus.training.evaluator import PolicyEvaluator, limit_warnings
 from ludus.training.job import Job, Show
 from ludus.training.memory import MemoryPlan, plan_memory, refuse_large_networks, refuse_what_cannot_fit
 
@@ -37,8 +37,9 @@ class OnPolicyJob(Job):
         self.memory_plan = self._plan_memory(groups)
         advice = "Make --env.num-envs, --ppo.segments or --ppo.horizon smaller, or take more --ppo.minibatches."
         refuse_what_cannot_fit(self.memory_plan.total, self.memory_plan.line(), advice, device)
+        self.warnings = limit_warnings(config, groups[0])
         if lacks_warp(getattr(config.env, "simulator", "threads"), device, groups[0].num_rows):
-            self.warnings = (
+            self.warnings += (
                 "MuJoCo Warp is not installed, so the CPU's threads simulate, which is much slower: "
                 "pip install 'ludus[gpu]'",
             )
