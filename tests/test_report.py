@@ -158,11 +158,10 @@ def test_nan_and_missing_intervals_do_not_reach_the_drawing(tmp_path: Path) -> N
     assert "Value loss" not in page
 
 
-def test_a_replay_is_embedded_and_written_beside_and_found_again(tmp_path: Path) -> None:
+def test_a_replay_is_embedded_and_written_beside(tmp_path: Path) -> None:
     run = write_run(tmp_path)
-    write_report(run, replay_html='<p class="x">moving</p>')
+    page = write_report(run, replay_html='<p class="x">moving</p>').read_text()
     assert (run / "replay.html").read_text() == '<p class="x">moving</p>'
-    page = write_report(run).read_text()
     assert 'srcdoc="&lt;p class=&quot;x&quot;&gt;moving&lt;/p&gt;"' in page
 
 
@@ -494,10 +493,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def test_hovering_a_curve_reads_its_values_and_no_request_leaves_the_page(
     browser: Browser, tmp_path: Path
 ) -> None:
-    path = write_report(write_run(tmp_path), replay_html="<script>parent.replayed = 1</script>")
+    hostile = "<script>try { parent.replayed = 1 } catch (refused) {}</script>"
+    path = write_report(write_run(tmp_path), replay_html=hostile)
     browser.call("Emulation.setDeviceMetricsOverride", width=1100, height=900, deviceScaleFactor=1, mobile=False)
     browser.open(path)
-    assert browser.js("window.replayed") == 1
+    assert browser.js("window.replayed") is None
     browser.js("document.querySelector('.chart').scrollIntoView({behavior: 'instant'})")
     x, y = browser.js(
         "(() => { const r = document.querySelector('.chart svg').getBoundingClientRect();"
@@ -537,6 +537,23 @@ def test_a_trace_tells_true_values_and_leaves_the_curves_of_training_alone(
     assert readout(2)[:2] == ["batch", "250,000"]
     assert browser.js("[...document.images].length + document.querySelectorAll('image').length") == 10
     assert browser.js("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.requests() == [path.as_uri()]
+    assert browser.errors() == []
+
+
+@needs_browser
+def test_trust_15_the_replay_moves_in_its_sandbox_within_the_report(
+    browser: Browser, ant: mujoco.MjModel, tmp_path: Path
+) -> None:
+    pytest.importorskip("mjviser")
+    replay = replay_html(one_episode(ant, ant_frames(ant, 300, 0.02), 0.05, "episode 1"), "Ant")
+    path = write_report(write_run(tmp_path), replay_html=replay)
+    browser.call("Emulation.setDeviceMetricsOverride", width=1100, height=900, deviceScaleFactor=1, mobile=False)
+    browser.open(path)
+    browser.js("document.querySelector('iframe').scrollIntoView({behavior: 'instant', block: 'center'})")
+    first = browser.wait_for(lambda picture, last: picture != last, seconds=60)
+    assert browser.wait_for(lambda picture, _: picture != first, seconds=60)
+    assert browser.js("document.querySelector('iframe').contentDocument") is None
     assert browser.requests() == [path.as_uri()]
     assert browser.errors() == []
 

@@ -22,7 +22,7 @@ from ludus.envs.humanoid.catalogue import (
 from ludus.envs.humanoid.checks import check_motion
 from ludus.envs.humanoid.clip import Clip, load_clip, save_clip
 from ludus.envs.humanoid.importing import READ, clip_name, import_motion, read_motion
-from ludus.errors import ConfigError, DataError, did_you_mean
+from ludus.errors import ConfigError, DataError, did_you_mean, plain_text
 
 _USAGE = f"""usage: ludus motions COMMAND …
 
@@ -35,6 +35,7 @@ Clips of motion for the humanoid.
 
 SOURCE and FILE are files, folders, or names of clips. Read are {READ}.
 'ludus motions COMMAND --help' tells more."""
+_WIDEST_CELL = 200  # characters, of a clip's source or licence
 _Files = tyro.conf.Positional[tuple[str, ...]]
 _Flag = tyro.conf.FlagCreatePairsOff
 
@@ -100,7 +101,10 @@ def _named(file: Path, name: str, fps: float | None, loop: bool | None, licence:
     clips = import_motion(file, name or None, fps, loop)
     wanted = read_motion(file, fps).loop if loop is None else loop
     if wanted and not all(clip.loop for clip in clips):
-        print(f"ludus: {file} cannot loop: a joint gains a whole turn in every cycle.", file=sys.stderr)
+        print(
+            f"ludus: {plain_text(str(file))} cannot loop: a joint gains a whole turn in every cycle.",
+            file=sys.stderr,
+        )
     return [replace(clip, licence=licence, source=source or clip.source) for clip in clips]
 
 
@@ -139,7 +143,7 @@ def _import_all(files: list[Path], out: Path, read: Callable[[Path], list[Clip]]
         for clip in clips:
             path = out / f"{clip.name}.npz"
             save_clip(clip, path)
-            print(f"{path}: {_summary(clip)}")
+            print(f"{plain_text(str(path))}: {_summary(clip)}")
             _print_troubles(check_motion(clip))
     if failed:
         raise DataError(f"{failed} of {len(files)} files could not be imported.")
@@ -153,7 +157,7 @@ def _summary(clip: Clip) -> str:
 def _print_troubles(findings: list[Finding]) -> None:
     for finding in findings:
         if finding.level != "ok":
-            print(f"  {finding.level:8} {finding.what}")
+            print(f"  {finding.level:8} {plain_text(finding.what)}")
 
 
 # check -----------------------------------------------------------------------------------------------
@@ -170,7 +174,9 @@ def _check(arguments: list[str]) -> None:
             told = {file: [vars(finding) for finding in findings] for file, findings in found.items()}
             print(json_format.dumps(told, indent=1))
         else:
-            print("\n\n".join(f"{file}\n{format_findings(findings)}" for file, findings in found.items()))
+            print(
+                "\n\n".join(f"{plain_text(file)}\n{format_findings(findings)}" for file, findings in found.items())
+            )
         sys.exit(1 if any(f.level == "error" for findings in found.values() for f in findings) else 0)
 
     tyro.cli(command, args=arguments, prog="ludus motions check")
@@ -217,6 +223,7 @@ def _list(arguments: list[str]) -> None:
 
 
 def _print_table(rows: list[tuple[str, ...]]) -> None:
+    rows = [tuple(plain_text(cell, _WIDEST_CELL) for cell in row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,15 +1,20 @@
 """An evaluation clip by clip, the worst first: as text for the terminal and as a section of the report."""
 
 import html
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ludus.errors import LudusError, plain_text
+from ludus.files import parse_json, read_bounded
 from ludus.logging import text
+from ludus.logging.jsonl import MOST_STEPS
 
 Rows = Sequence[Mapping[str, Any]]
 
+_MOST_BYTES = 20_000_000  # of evaluation.json: a hundred thousand clips
+_LONGEST_CLIP = 200  # characters of a clip's name
+_LARGEST = 1e100
 _LONGEST_NAME = 40  # of a clip, in the terminal
 # The limits of envs/humanoid/tracking.py, in words; a test holds them to it.
 _RULES = (
@@ -54,7 +59,7 @@ def clip_lines(rows: Rows) -> list[str]:
     cells = [[_cell(column, row) for column in columns] for row in rows]
     heads = [[column.head for column in columns], [column.unit for column in columns]]
     widths = [max(len(line[i]) for line in [*heads, *cells]) for i in range(len(columns))]
-    names = ["clip", "", *(str(row["clip"]) for row in rows)]
+    names = ["clip", "", *(plain_text(str(row["clip"])) for row in rows)]
     lines = []
     for name, line in zip(names, [*heads, *cells], strict=True):
         short = name if len(name) <= name_width else name[: name_width - 1] + "…"
@@ -85,10 +90,18 @@ def clip_section(run_dir: Path, best_step: int | None) -> str:
 def read_clip_table(run_dir: Path) -> tuple[int, Rows]:
     """Step and rows of evaluation.json, of the newest evaluation; no rows where there is none to be read."""
     try:
-        table = json.loads((run_dir / "evaluation.json").read_text(encoding="utf-8"))
-        return int(table["step"]), [row for row in table["rows"] if "clip" in row]
-    except (OSError, ValueError, KeyError, TypeError):  # of another version, or half a file: no reason to fail
-        return 0, []
+        table = parse_json(read_bounded(run_dir / "evaluation.json", _MOST_BYTES))
+        rows = [_known(row) for row in table["rows"] if isinstance(row.get("clip"), str)]
+        return (int(table["step"]), rows) if abs(table["step"]) <= MOST_STEPS else (0, [])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, LudusError):
+        return 0, []  # of another version, half a file, or a stranger's: no reason to fail
+
+
+def _known(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The clip's name and the numbers that the table shows, where they are such."""
+    told = {column.key: row.get(column.key) for column in _COLUMNS}
+    numbers = {key: v for key, v in told.items() if isinstance(v, int | float) and abs(v) <= _LARGEST}
+    return {"clip": plain_text(row["clip"], _LONGEST_CLIP), **numbers}
 
 
 def _headline(step: int, rows: Rows, best_step: int | None) -> str:

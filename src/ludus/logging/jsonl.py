@@ -12,10 +12,23 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import CheckpointError, LudusError, UnsavedError
-from ludus.files import TRANSIENT, open_regular, open_to_append, persistently, write_all, write_whole
+from ludus.errors import CheckpointError, LudusError, UnsavedError, plain_text
+from ludus.files import (
+    TRANSIENT,
+    open_regular,
+    open_to_append,
+    parse_json,
+    persistently,
+    read_bounded,
+    write_all,
+    write_whole,
+)
 
 _LONGEST_ROW = 1_000_000  # bytes
+MOST_STEPS = 2**53  # whole numbers up to here are exact as floats
+_MOST_BYTES = 200_000_000  # of all rows together
+_LONGEST_NAME = 200  # of a metric
+_LARGEST = 1e100
 
 
 class JsonlSink:
@@ -119,7 +132,7 @@ def read_metrics(path: Path | str) -> list[dict[str, float]]:
     """All rows, null as NaN. A broken last line (a process killed while writing) is left out."""
     path = Path(path)
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_bounded(path, _MOST_BYTES).splitlines()
     except OSError as error:
         raise LudusError(f"Cannot read the metrics {path}: {error.strerror or error}.") from error
     rows: list[dict[str, float]] = []
@@ -134,16 +147,19 @@ def read_metrics(path: Path | str) -> list[dict[str, float]]:
 
 def _parse(line: bytes) -> dict[str, float] | None:
     try:
-        row: Any = json.loads(line)
+        row: Any = parse_json(line)
     except ValueError:
         return None
-    if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+    if not isinstance(row, dict) or not isinstance(row.get("step"), int) or abs(row["step"]) > MOST_STEPS:
         return None
-    return {str(name): _number(value) for name, value in row.items()}
+    return {plain_text(name, _LONGEST_NAME): _number(value) for name, value in row.items()}
 
 
 def _number(value: Any) -> float:
-    return value if isinstance(value, int | float) else math.nan
+    """NaN where it is none, or too large to be drawn; 0 where it is too small."""
+    if not isinstance(value, int | float) or not abs(value) <= _LARGEST:
+        return math.nan
+    return value if abs(value) >= 1 / _LARGEST else 0
 
 
 def _plain(value: Any) -> float | int | None:

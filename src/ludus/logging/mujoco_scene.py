@@ -11,6 +11,7 @@ import numpy as np
 import rich
 
 from ludus.errors import ConfigError, LudusError
+from ludus.logging.same_origin import own_pages_only
 
 Frame = Mapping[str, Any]  # qpos, and mocap_pos and mocap_quat where the model has mocap bodies
 
@@ -31,7 +32,7 @@ def browser_server(host: str = "127.0.0.1", port: int = 0) -> Iterator[Any]:
         import viser
     except ImportError as error:
         raise LudusError("The 3-D view needs viser and mjviser: `pip install 'ludus[viz]'`.") from error
-    with _silent_rich():
+    with _silent_rich(), own_pages_only(host):
         server = viser.ViserServer(host=host, port=port, verbose=False)
     server.gui.configure_theme(show_logo=False, show_share_button=False)  # sharing would leave this machine
     try:

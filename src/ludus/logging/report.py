@@ -4,24 +4,27 @@ Everything in it comes from the run folder: metrics.jsonl, config.yaml and, wher
 """
 
 import html
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ludus.errors import LudusError
-from ludus.files import write_whole
+from ludus.errors import LudusError, plain_text
+from ludus.files import parse_json, read_bounded, write_whole
 from ludus.logging import text
 from ludus.logging.charts import Chart, Series, chart_html
 from ludus.logging.clip_table import clip_section
-from ludus.logging.jsonl import read_metrics
+from ludus.logging.jsonl import MOST_STEPS, read_metrics
 from ludus.logging.replay import NO_NETWORK
 from ludus.logging.report_style import SCRIPT, STYLE
 from ludus.logging.reward_page import RewardTrace, reward_section
 from ludus.logging.run_state import quality
 
 Rows = list[dict[str, float]]
+
+# Of a page that can be read, whatever a run's files hold.
+_MOST_BYTES = 1_000_000  # of run.json and config.yaml
+_MOST_CHARTS, _MOST_FACTS, _LONGEST_FACT, _DEEPEST = 100, 200, 1000, 5
 
 _SMALL = [  # title, metric, of the optimiser
     ("Policy loss", "train/policy_loss"),
@@ -60,8 +63,8 @@ def write_report(
 ) -> Path:
     """Write run_dir/report.html, and replay.html beside it where a replay is given; returns its path.
 
-    Without `replay_html`, a replay.html written before is embedded. `extra` adds lines to the run's facts;
-    `rewards` shows a learned reward along some episodes.
+    Only the replay that is given is embedded: a replay.html that lies in the folder may be anybody's. `extra` adds
+    lines to the run's facts; `rewards` shows a learned reward along some episodes.
     """
     run_dir = Path(run_dir)
     rows = _with_one_name(read_metrics(run_dir / "metrics.jsonl"))
@@ -69,10 +72,8 @@ def write_report(
     rows = _along_batches(rows) if alone else rows
     if replay_html is not None:
         _write(run_dir / "replay.html", replay_html)
-    elif (run_dir / "replay.html").is_file():
-        replay_html = (run_dir / "replay.html").read_text(encoding="utf-8", errors="replace")
     facts, trouble = _facts(run_dir)
-    title = str(facts.get("preset") or run_dir.resolve().parent.name)
+    title = _shown(facts.get("preset")) or run_dir.resolve().parent.name
     body = [
         f"<header><h1>{_safe(title)}</h1><p>{_safe(_subtitle(run_dir, facts))}</p></header>",
         _tiles(rows),
@@ -165,7 +166,9 @@ def _tile(words: str, value: str, good: bool = False) -> str:
 def _replay(page: str | None) -> str:
     if page is None:
         return ""
-    frame = f'<iframe title="replay" loading="lazy" srcdoc="{_safe(page)}"></iframe>'
+    # Its scripts run, but in an origin of their own: they see nothing of the report or of other files.
+    source = html.escape(page, quote=True)
+    frame = f'<iframe title="replay" loading="lazy" sandbox="allow-scripts" srcdoc="{source}"></iframe>'
     return (
         f'<h2>Replay</h2><div class="card">{frame}</div>'
         '<p class="hint">Drag to turn, scroll to zoom, right-drag to move. '
@@ -197,7 +200,7 @@ def _curves(rows: Rows) -> str:
         *(metric for _, metrics, _ in _MOTION for metric in metrics.values()),
     }
     names = dict.fromkeys(name for row in rows for name in row if name != "step")
-    others = [n for n in names if n not in known and not n.startswith(_SHOWN_ELSEWHERE)]
+    others = [n for n in names if n not in known and not n.startswith(_SHOWN_ELSEWHERE)][:_MOST_CHARTS]
     return (
         _section("Learning", learning, "charts")
         + _section("Motion", _motion_charts(rows), "charts")
@@ -277,7 +280,7 @@ def _reward_charts(rows: Rows) -> list[str]:
     names = text.reward_names(rows)
     others = [
         n for n in names if n not in {*_CORRELATION.values(), *_AUC.values(), "reward/R2", "reward/episodes"}
-    ]
+    ][:_MOST_CHARTS]
     return [
         _chart("Reward loss", rows, {"reward loss": "train/r_loss"}),
         _chart("AUC, successes against failures", rows, _AUC, _reward_show("reward/AUC"), (0.0, 1.0)),
@@ -373,7 +376,7 @@ def _best_step(rows: Rows) -> int | None:
 
 
 def _reward_columns(rows: Rows) -> list[tuple[str, str, Any]]:
-    names = text.reward_names(rows)
+    names = text.reward_names(rows)[:_MOST_CHARTS]
     return [(_safe(text.reward_label(n)), n, lambda row, n=n: text.reward_value(n, row[n])) for n in names]
 
 
@@ -401,8 +404,8 @@ def _plus_minus(row: dict[str, float], prefix: str) -> str:
 
 def _configuration(run_dir: Path) -> str:
     try:
-        config = (run_dir / "config.yaml").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        config = read_bounded(run_dir / "config.yaml", _MOST_BYTES).decode(errors="replace")
+    except (OSError, LudusError):
         return '<h2>Configuration</h2><div class="card note">This run folder has no config.yaml.</div>'
     folded = f"<summary>config.yaml</summary><pre>{_safe(config)}</pre>"
     return f'<h2>Configuration</h2><details class="card" style="margin:0">{folded}</details>'
@@ -420,11 +423,11 @@ def _run_facts(facts: Mapping[str, Any], trouble: str) -> str:
 def _facts(run_dir: Path) -> tuple[dict[str, Any], str]:
     """run.json, or why it cannot be read."""
     path = run_dir / "run.json"
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}, ""
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        facts = parse_json(read_bounded(path, _MOST_BYTES))
+    except (OSError, ValueError, LudusError) as error:
         return {}, f"run.json cannot be read: {error}."
     return (facts, "") if isinstance(facts, dict) else ({}, "run.json does not hold a JSON object.")
 
@@ -433,21 +436,28 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     items: list[tuple[str, str]] = []
     for name, value in facts.items():
         label = f"{prefix}{name}".replace("_", " ")
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and prefix.count("·") < _DEEPEST:
             items += _flat(value, f"{label} · ")
-        elif isinstance(value, list):
-            items.append((label, ", ".join(str(v) for v in value)))
         elif value is not None:
-            items.append((label, str(value)))
+            items.append((label, _shown(value)))
+        if len(items) >= _MOST_FACTS:
+            break
     return items
+
+
+def _shown(value: Any) -> str:
+    """A fact in words; what is nested further than facts are is left out."""
+    if isinstance(value, list):
+        return ", ".join(_shown(v) for v in value[:_MOST_FACTS] if not isinstance(v, list))
+    return "…" if isinstance(value, Mapping) else "" if value is None else plain_text(str(value), _LONGEST_FACT)
 
 
 def _subtitle(run_dir: Path, facts: Mapping[str, Any]) -> str:
     parts = [str(run_dir)]
     if "seed" in facts:
-        parts.append(f"seed {facts['seed']}")
+        parts.append(f"seed {_shown(facts['seed'])}")
     if "started" in facts:
-        parts.append(f"started {facts['started']}")
+        parts.append(f"started {_shown(facts['started'])}")
     return " · ".join(parts)
 
 
@@ -468,7 +478,7 @@ def _reward_only(rows: Rows) -> bool:
 
 def _along_batches(rows: Rows) -> Rows:
     """Rows by how much was trained: their step may be the size of the store, which never changes."""
-    if all("loop/batches" in row for row in rows):
+    if all(abs(row.get("loop/batches", math.nan)) <= MOST_STEPS for row in rows):
         return [row | {"step": row["loop/batches"]} for row in rows]
     if len({row["step"] for row in rows}) > 1 or len(rows) < 2:
         return rows
@@ -480,7 +490,7 @@ def _last(rows: Rows, metric: str) -> float | None:
 
 
 def _safe(value: Any) -> str:
-    return html.escape(str(value), quote=True)
+    return html.escape(plain_text(str(value), keep_lines=True), quote=True)
 
 
 def _write(path: Path, content: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from ludus.errors import plain_text
 from ludus.logging import text
 from ludus.logging.mujoco_scene import MujocoScene, bounds, browser_server, framing, pose, traveller
 
@@ -16,6 +17,8 @@ StepResult = tuple[Any, Any, Any, Mapping[str, float | str]]
 
 _SPEEDS = ("¼", "½", "1", "2", "4")
 _SPEED_VALUES = dict(zip(_SPEEDS, (0.25, 0.5, 1.0, 2.0, 4.0), strict=True))
+_HARMLESS = str.maketrans("|{}<>[]`\\*_&", "/()‹›()'/·-+")
+_LONGEST_WORDS = 200
 _FRAME_S = 1 / 60
 _PANEL_S = 0.2
 _CAMERA_S = 0.4  # how slowly the camera follows
@@ -73,7 +76,7 @@ class _Panel:
         if time.monotonic() - self._shown_at < _PANEL_S:
             return
         self._shown_at = time.monotonic()
-        rows = "\n".join(f"| {text.label(name)} | {_words(value)} |" for name, value in metrics.items())
+        rows = "\n".join(f"| {_words(text.label(name))} | {_words(value)} |" for name, value in metrics.items())
         self._metrics.content = f"| | |\n|:--|--:|\n{rows}" if rows else ""
 
     def _toggle(self, _: object) -> None:
@@ -85,8 +88,8 @@ class _Panel:
 
 
 def _words(value: float | str) -> str:
-    """Text stays within its cell of a markdown table."""
-    return value.replace("|", "/") if isinstance(value, str) else text.number(value)
+    """Text stays text within its cell of a markdown table: viser's markdown runs what is in braces as a script."""
+    return plain_text(value, _LONGEST_WORDS).translate(_HARMLESS) if isinstance(value, str) else text.number(value)
 
 
 def _loop(

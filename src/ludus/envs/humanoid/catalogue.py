@@ -1,5 +1,6 @@
 """Finds clips by name: those that come with Ludus, those in ./motions, and files and folders anywhere."""
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -57,9 +58,9 @@ def _whole_name(name: str) -> str:
         return name
     if name in known and is_shipped(known[name]):
         return SHIPPED + name  # a clip of that name may lie in another folder's ./motions, or come there later
-    path = known.get(name, Path(name).expanduser())
+    path = known.get(name, Path(os.path.expanduser(name)))
     # Not where a link leads to, which may be called otherwise. Whoever reads what is nowhere will complain.
-    return listable(path.absolute()) if path.exists() else name
+    return listable(path.absolute()) if os.path.exists(path) else name
 
 
 def clip_files(name: str) -> list[Path]:
@@ -74,12 +75,15 @@ def clip_files(name: str) -> list[Path]:
     known = known_clips()
     if name in known:
         return [known[name]]
-    path = Path(name).expanduser()
-    if path.is_dir():
+    # By os.path, which takes a name that no file can have for one that is not there.
+    path = Path(os.path.expanduser(name))
+    if os.path.isdir(path):
         return _files_in(path)
-    if path.is_file():
-        return [path]
-    beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() and path.parent != Path() else []
+    if os.path.exists(path):
+        return [path]  # whoever opens it says what else it is than a file
+    beside = (
+        [p.name for p in path.parent.iterdir()] if path.parent != Path() and os.path.isdir(path.parent) else []
+    )
     hint = did_you_mean(name, known) or did_you_mean(path.name, beside)
     advice = f"There are: {_known_text()}. 'ludus motions import FILE' brings in others."
     if path.is_absolute():  # as runs name the clips that they were trained on

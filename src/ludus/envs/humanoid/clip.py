@@ -1,17 +1,22 @@
 """A clip of motion: how it is kept in a file, and what must be true of it. Plain npz; nothing is unpickled."""
 
-import zipfile
-import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from ludus.envs.humanoid.body import BODIES, JOINTS
-from ludus.errors import DataError
+from ludus.envs.humanoid.npz import read_npz
+from ludus.errors import DataError, plain_text
 
 FORMAT = "ludus-motion-1"
+MOST_FRAMES = 500_000
+FARTHEST = 1e5  # m or rad: what is beyond is no motion, and no simulation can follow it
 _TEXTS = ("source", "licence")
+_NUMBERS = ("fps", "loop", "height_fix", "root_pos", "root_quat", "joint_pos")
+_WANTED = ("format", *_TEXTS, "body_names", "joint_names", *_NUMBERS)
+_MOST_VALUES = MOST_FRAMES * len(JOINTS)
+_MOST_TEXT = 1000  # characters of a source or licence
 
 
 @dataclass(frozen=True)
@@ -59,26 +64,18 @@ def save_clip(clip: Clip, path: Path) -> None:
 
 def load_clip(path: Path) -> Clip:
     """The clip in a file, whose name is the clip's; a clear error where something is wrong with it."""
-    values = _read_arrays(path)
+    values = read_npz(path, _WANTED, _MOST_VALUES)
     if str(values.get("format")) != FORMAT:
         raise DataError(
             f"{path} is not a clip of Ludus ({FORMAT}). If another program made it, export it as BVH or CSV: "
             "'ludus motions import' reads those."
         )
-    wanted = (
-        "fps",
-        "loop",
-        "height_fix",
-        *_TEXTS,
-        "body_names",
-        "joint_names",
-        "root_pos",
-        "root_quat",
-        "joint_pos",
-    )
-    missing = [name for name in wanted if name not in values]
+    missing = [name for name in _WANTED if name not in values]
     if missing:
         raise DataError(f"{path} lacks {', '.join(missing)}: it is not whole.")
+    words = [name for name in _NUMBERS if values[name].dtype.kind not in "biuf"]
+    if words:
+        raise DataError(f"{path}: {words[0]} is {values[words[0]].dtype}, not numbers.")
     _check_names(path, "bodies", values["body_names"], BODIES)
     _check_names(path, "joints", values["joint_names"], JOINTS)
     try:
@@ -90,29 +87,13 @@ def load_clip(path: Path) -> Clip:
             joint_pos=values["joint_pos"].astype(np.float64),
             loop=bool(values["loop"]),
             height_fix=float(values["height_fix"]),
-            source=str(values["source"]),
-            licence=str(values["licence"]),
+            source=plain_text(str(values["source"]), _MOST_TEXT),
+            licence=plain_text(str(values["licence"]), _MOST_TEXT),
         )
     except (TypeError, ValueError) as error:
         raise DataError(f"{path} is not a clip of motion: {error}") from error
     check_clip(clip, str(path))
     return with_unit_rotations(clip)
-
-
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    try:
-        file = np.load(path, allow_pickle=False)
-        if not isinstance(file, np.lib.npyio.NpzFile):  # of one array, which has no names
-            raise DataError(f"{path} is not a clip of motion: it holds one array without a name.")
-        with file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise DataError(f"There is no clip {path}.") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or 'it is damaged'}.") from error
-    except (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        # What numpy says of such files is about pickles, which are no way out.
-        raise DataError(f"{path} is not a clip of motion: it is damaged, or no npz file of numbers.") from error
 
 
 def with_unit_rotations(clip: Clip) -> Clip:
@@ -126,7 +107,7 @@ def _check_names(path: Path, what: str, found: np.ndarray, wanted: tuple[str, ..
         return
     if sorted(names) == sorted(wanted):
         raise DataError(f"{path} has the humanoid's {what} in another order; import it anew from its source.")
-    extra, missing = sorted(set(names) - set(wanted)), sorted(set(wanted) - set(names))
+    extra, missing = sorted(set(names) - set(wanted))[:20], sorted(set(wanted) - set(names))
     told = [f"has {', '.join(extra)}"] * bool(extra) + [f"lacks {', '.join(missing)}"] * bool(missing)
     raise DataError(f"{path} is of another body: among its {what} it {' and '.join(told)}.")
 
@@ -135,6 +116,8 @@ def check_clip(clip: Clip, where: str) -> None:
     """What must be true of every clip; `ludus motions check` looks for what is merely suspicious."""
     if clip.root_pos.ndim != 2:
         raise DataError(f"{where}: root_pos has the shape {clip.root_pos.shape}; it must be (frames, 3).")
+    if clip.frames > MOST_FRAMES:
+        raise DataError(f"{where} has {clip.frames:,} frames; cut it into clips of at most {MOST_FRAMES:,}.")
     if clip.frames < 2:
         raise DataError(f"{where} has {clip.frames} frames; a motion needs at least 2.")
     shapes = {"root_pos": (clip.frames, 3), "root_quat": (clip.frames, 4), "joint_pos": (clip.frames, len(JOINTS))}
@@ -145,8 +128,13 @@ def check_clip(clip: Clip, where: str) -> None:
         bad = ~np.isfinite(values).all(axis=1)
         if bad.any():
             raise DataError(f"{where}: {name} is not a finite number in frame {int(bad.argmax())}.")
-    if not (np.isfinite(clip.fps) and 1 <= clip.fps <= 1000):
+        far = np.abs(values).max(axis=1) > FARTHEST
+        if far.any():
+            raise DataError(f"{where}: {name} is beyond {FARTHEST:g} in frame {int(far.argmax())}.")
+    if not 1 <= clip.fps <= 1000:
         raise DataError(f"{where} has {clip.fps:g} frames a second; it must be from 1 to 1000.")
+    if not abs(clip.height_fix) <= FARTHEST:
+        raise DataError(f"{where}: height_fix is {clip.height_fix:g}, which no import has moved a pose by.")
     length = np.linalg.norm(clip.root_quat, axis=1)
     if np.abs(length - 1).max() > 1e-2:
         frame = int(np.abs(length - 1).argmax())

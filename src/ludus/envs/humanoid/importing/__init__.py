@@ -1,5 +1,6 @@
 """Brings motions from other sources onto our humanoid."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,13 +9,14 @@ import torch
 from ludus.envs.humanoid.clip import Clip, load_clip
 from ludus.envs.humanoid.importing.bvh import read_bvh
 from ludus.envs.humanoid.importing.deepmimic import read_deepmimic
-from ludus.envs.humanoid.importing.motion import Motion, make_clip
+from ludus.envs.humanoid.importing.motion import Motion, make_clip, read_source
 from ludus.envs.humanoid.importing.poselib import read_poselib
 from ludus.envs.humanoid.importing.table import read_csv
 from ludus.errors import ConfigError, DataError, did_you_mean
 
 READ = "DeepMimic (.txt, .json), poselib (.npy), BVH (.bvh), CSV (.csv) and Ludus' own clips (.npz)"
 SOURCE_SUFFIXES = (".txt", ".json", ".npy", ".bvh", ".csv")
+_MOST_TEXT_BYTES = 50_000_000  # an hour of a robot's motion has 40
 _DEEPMIMIC_PREFIX = "humanoid3d_"  # the body's name, which is of no use in a clip's
 
 
@@ -38,8 +40,8 @@ def clip_name(path: Path) -> str:
 
 def read_motion(path: Path, fps: float | None = None) -> Motion:
     suffix = path.suffix.lower()
-    if not path.is_file():
-        beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    if not os.path.lexists(path):
+        beside = [p.name for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []
         raise DataError(f"There is no file {path}.{did_you_mean(path.name, beside)}")
     if suffix not in SOURCE_SUFFIXES:
         raise DataError(f"{path}: this kind of file is not read. Motions are read from {READ}.")
@@ -62,6 +64,6 @@ def _with_rate(motion: Motion, fps: float | None) -> Motion:
 
 def read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_source(path, _MOST_TEXT_BYTES).decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not text, though its name says so.") from error

@@ -89,12 +89,15 @@ def _find_bodies(path: Path, bvh: Bvh) -> dict[str, int]:
     if missing:
         unused = (joint.name for i, joint in enumerate(bvh.joints) if i not in found.values())
         there = [name for name in unused if not name.endswith("_end")]
-        hint = did_you_mean(missing[0], there)
+        hint = did_you_mean(missing[0], there[:200])
         raise DataError(
             f"{path} lacks the joints {', '.join(missing)}.{hint} Skeletons are read whose names are {_LAYOUTS}."
         )
     left, right = (_ancestors(bvh, found[f"{side}_upper_arm"]) for side in ("left", "right"))
-    found["torso"] = next(joint for joint in left if joint in right)
+    shared = [joint for joint in left if joint in right]
+    if not shared:
+        raise DataError(f"{path}: its arms have no joint in common that they hang on.")
+    found["torso"] = shared[0]
     return found
 
 

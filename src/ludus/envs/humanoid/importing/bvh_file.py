@@ -7,10 +7,14 @@ import torch
 from torch import Tensor
 
 from ludus.envs.humanoid.importing.hinges import axis
+from ludus.envs.humanoid.importing.motion import check_size, short_lines
 from ludus.envs.humanoid.rotations import about_axis, multiply, rotate
 from ludus.errors import DataError
 
 _CHANNELS = {f"{letter}{kind}": (kind, letter.lower()) for letter in "XYZ" for kind in ("position", "rotation")}
+_BY_LOWER = {channel.lower(): channel for channel in _CHANNELS}
+_MOST_CHANNELS = 6  # of a joint
+_LARGEST = torch.finfo(torch.float32).max
 
 
 @dataclass
@@ -30,7 +34,7 @@ class Bvh:
 
 def parse_bvh(path: Path, text: str) -> Bvh:
     """The file's content, or a sentence with the number of the line that is wrong."""
-    lines = text.splitlines()
+    lines = short_lines(path, text.splitlines())
     motion = next((i for i, line in enumerate(lines) if line.strip().upper() == "MOTION"), None)
     if motion is None or not lines or "HIERARCHY" not in lines[0].upper():
         raise DataError(f"{path} is not a whole BVH file: it needs HIERARCHY in its first line, and MOTION.")
@@ -45,12 +49,14 @@ def parse_bvh(path: Path, text: str) -> Bvh:
     if not 1e-3 <= frame_time <= 1:
         raise DataError(f"{path} has a frame time of {frame_time:g} s; it must be from 0.001 to 1.")
     width = sum(len(joint.channels) for joint in joints)
-    rows = [(i, line.split()) for i, line in enumerate(lines[motion + 3 :], motion + 4) if line.strip()]
+    rows = [(i, line) for i, line in enumerate(lines[motion + 3 :], motion + 4) if line.strip()]
     if len(rows) != frames:
         raise DataError(f"{path} says {frames} frames, but has {len(rows)}; it may be cut off.")
-    return Bvh(
-        joints, frame_time, torch.tensor([_numbers(path, i, row, width) for i, row in rows]).reshape(-1, width)
-    )
+    check_size(str(path), frames, len(joints))
+    values = torch.empty(frames, width)
+    for row, (i, line) in enumerate(rows):
+        values[row] = torch.tensor(_numbers(path, i, line.split(), width))
+    return Bvh(joints, frame_time, values)
 
 
 def _parse_tree(path: Path, lines: list[str]) -> list[Joint]:
@@ -61,6 +67,7 @@ def _parse_tree(path: Path, lines: list[str]) -> list[Joint]:
         kind = words[0].upper() if words else ""
         try:
             if kind in ("ROOT", "JOINT", "END"):
+                check_size(str(path), 1, len(joints) + 1)
                 parent = open_joints[-1] if open_joints else -1
                 name = f"{joints[parent].name}_end" if kind == "END" else " ".join(words[1:])
                 joints.append(Joint(name.split(":")[-1], parent))
@@ -71,7 +78,9 @@ def _parse_tree(path: Path, lines: list[str]) -> list[Joint]:
             elif kind == "OFFSET":
                 joints[-1].offset = torch.tensor(_numbers(path, number, words[1:], 3))
             elif kind == "CHANNELS":
-                joints[-1].channels = [{c.lower(): c for c in _CHANNELS}[word.lower()] for word in words[2:]]
+                joints[-1].channels = [_BY_LOWER[word.lower()] for word in words[2 : 2 + _MOST_CHANNELS + 1]]
+                if len(joints[-1].channels) > _MOST_CHANNELS:
+                    raise ValueError(kind)
             elif kind:
                 raise ValueError(kind)
         except (IndexError, KeyError, ValueError) as error:
@@ -88,7 +97,7 @@ def _numbers(path: Path, line: int, words: list[str], count: int) -> list[float]
         raise DataError(f"{path}: line {line} holds something that is not a number.") from error
     if len(values) != count:
         raise DataError(f"{path}: line {line} has {len(values)} numbers; it must have {count}.")
-    if not torch.tensor(values).isfinite().all():
+    if not all(abs(value) <= _LARGEST for value in values):
         raise DataError(f"{path}: line {line} holds something that is not a finite number.")
     return values
 

@@ -1,6 +1,5 @@
 """DeepMimic's clips of humanoid3d: JSON, y up, z to the right, arms hanging at zero; the bones are ours."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +7,17 @@ import torch
 from torch import Tensor
 
 from ludus.envs.humanoid.importing.hinges import turn
-from ludus.envs.humanoid.importing.motion import Motion
+from ludus.envs.humanoid.importing.motion import Motion, check_size
 from ludus.envs.humanoid.rotations import multiply
-from ludus.errors import DataError
+from ludus.errors import DataError, plain_text
+from ludus.files import parse_json
 
 _LAYOUT = (
     ("duration", 1), ("root_pos", 3), ("root_quat", 4), ("abdomen", 4), ("neck", 4), ("right_hip", 4),
     ("right_knee", 1), ("right_ankle", 4), ("right_shoulder", 4), ("right_elbow", 1), ("left_hip", 4),
     ("left_knee", 1), ("left_ankle", 4), ("left_shoulder", 4), ("left_elbow", 1),
 )  # fmt: skip
+_MOST_CHARACTERS = 20_000_000  # twelve minutes; what is written in few may take a hundred times the memory
 _COLUMNS = sum(size for _, size in _LAYOUT)
 _SIGNS = {"right_knee": -1, "left_knee": -1, "left_elbow": -1, "right_elbow": 1}
 # Our zero is a T-pose: from there to hanging arms.
@@ -25,8 +26,10 @@ _ARMS = {"right_shoulder": turn("x", 90), "left_shoulder": turn("x", -90)}
 
 def read_deepmimic(path: Path, text: str) -> Motion:
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        if len(text) > _MOST_CHARACTERS:
+            raise DataError(f"{path} has {len(text):,} characters, more than a clip of DeepMimic.")
+        content = parse_json(text)
+    except ValueError as error:
         raise DataError(
             f"{path} is not JSON: {error}. If a download was cut off, fetch it again; if it is no motion, move it "
             "away from those that are."
@@ -53,6 +56,7 @@ def _columns(path: Path, content: Any) -> list[Tensor]:
     frames = content.get("Frames") if isinstance(content, dict) else None
     if not isinstance(frames, list) or not frames:
         raise DataError(f"{path} has no 'Frames': it is not a clip of DeepMimic, or an empty one.")
+    check_size(str(path), len(frames), 15)
     for i, frame in enumerate(frames):
         if not isinstance(frame, list) or len(frame) != _COLUMNS:
             size = len(frame) if isinstance(frame, list) else "no"
@@ -86,5 +90,5 @@ def _unit(path: Path, name: str, quats: Tensor) -> Tensor:
 def _loop(path: Path, content: dict[str, Any]) -> bool:
     loop = content.get("Loop", "none")
     if loop not in ("wrap", "none", True, False):
-        raise DataError(f"{path}: 'Loop' is {loop!r}; it must be 'wrap' or 'none'.")
+        raise DataError(f"{path}: 'Loop' is {plain_text(repr(loop), 60)}; it must be 'wrap' or 'none'.")
     return loop in ("wrap", True)

@@ -1,23 +1,28 @@
 """What every importer hands over, and how a clip is made of it: at one rate, an angle a hinge, on the floor."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ludus.envs.humanoid.body import HINGES
-from ludus.envs.humanoid.clip import Clip, check_clip
+from ludus.envs.humanoid.clip import FARTHEST, Clip, check_clip
 from ludus.envs.humanoid.importing.floor import put_on_floor
 from ludus.envs.humanoid.importing.hinges import hinge_angles
 from ludus.envs.humanoid.rotations import slerp
 from ludus.envs.humanoid.seam import close_seam
-from ludus.errors import DataError
+from ludus.errors import DataError, LudusError
+from ludus.files import read_bounded
 
 FPS = 60.0  # of every imported clip
 MAX_SECONDS = 3600.0
+MOST_JOINTS = 1000
+MOST_POSES = 4_000_000  # of single joints: half an hour of a body with 38, at 60 frames a second
 HELD_SHARE = 0.4  # of poses that equal the one before: a lower rate stored as a higher one
 _SAME = 1e-5
+_LONGEST_LINE = 100_000  # characters: a thousand joints with six numbers each
 BALLS = tuple(joint for joint, order in HINGES.items() if len(order) == 3)
 
 
@@ -31,6 +36,32 @@ class Motion:
     balls: dict[str, Tensor]  # joint with three hinges → [keys, 4], relative to its parent
     hinges: dict[str, Tensor]  # joint with one hinge → [keys] rad
     loop: bool = False
+
+
+def read_source(path: Path, most_bytes: int) -> bytes:
+    """All of a source's file, with a sentence where it cannot be one."""
+    try:
+        return read_bounded(path, most_bytes)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+    except LudusError as error:
+        raise DataError(f"{error} Cut it into shorter motions, if it is one.") from error
+
+
+def check_size(where: str, frames: int, joints: int) -> None:
+    """Before poses are worked out, which takes a hundred times the memory of the file."""
+    if joints > MOST_JOINTS:
+        raise DataError(f"{where} has {joints:,} joints; a body that is read here has at most {MOST_JOINTS:,}.")
+    if frames * joints > MOST_POSES:
+        raise DataError(f"{where} has {frames:,} frames of {joints:,} joints; cut it into shorter motions.")
+
+
+def short_lines(path: Path, lines: list[str]) -> list[str]:
+    """The same lines; refused where one is longer than any row of numbers."""
+    for number, line in enumerate(lines, 1):
+        if len(line) > _LONGEST_LINE:
+            raise DataError(f"{path}: line {number} has {len(line):,} characters; a row of a motion has fewer.")
+    return lines
 
 
 def make_clip(motion: Motion, name: str, source: str, where: str, on_floor: bool = True) -> Clip:
@@ -70,6 +101,9 @@ def _check(motion: Motion, where: str) -> None:
     bad = ~torch.stack([part.reshape(len(motion.times), -1).isfinite().all(dim=1) for part in parts]).all(dim=0)
     if bad.any():
         raise DataError(f"{where}: frame {int(bad.int().argmax())} holds something that is not a finite number.")
+    far = torch.stack([part.reshape(len(motion.times), -1).abs().amax(dim=1) for part in parts[1:]]).amax(dim=0)
+    if float(far.max()) > FARTHEST:
+        raise DataError(f"{where}: frame {int(far.argmax())} holds a number beyond {FARTHEST:g}.")
     if (motion.times.diff() < 0).any() or float(motion.times[-1]) < 1 / FPS:
         seconds = float(motion.times[-1])
         raise DataError(

@@ -3,6 +3,7 @@
 import codecs
 import io
 import pickle
+import pickletools
 import tokenize
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ import torch
 from torch import Tensor
 
 from ludus.envs.humanoid.body import BODIES
-from ludus.envs.humanoid.importing.motion import Motion
+from ludus.envs.humanoid.importing.motion import Motion, check_size, read_source
 from ludus.envs.humanoid.importing.retarget import LIMBS, from_rotations, our_leg, shortest_turn
 from ludus.envs.humanoid.rotations import multiply
 from ludus.errors import DataError
 
 _NUMBERS = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"}
+_MOST_BYTES = 100_000_000
+_MOST_STEPS = 100_000  # of a pickle; a motion of 15 bodies takes some 200
 _BROKEN = (
     pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, AttributeError, IndexError, MemoryError,
     RecursionError, OverflowError, SyntaxError, tokenize.TokenError,
@@ -30,11 +33,11 @@ def read_poselib(path: Path) -> Motion:
         raise DataError(f"{path} is not a SkeletonMotion of poselib: it has no skeleton_tree.")
     try:
         tree = content["skeleton_tree"]
-        names = [str(name) for name in tree["node_names"]]
+        names = _texts(tree["node_names"])
         parents, offsets = (_tensor(tree[key]) for key in ("parent_indices", "local_translation"))
         quats, root_pos = _tensor(content["rotation"]), _tensor(content["root_translation"])
-        fps, local = float(np.asarray(content["fps"])), bool(content["is_local"])
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        fps, local = float(_numbers(content["fps"])), bool(_numbers(content["is_local"]))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path} is not a whole SkeletonMotion of poselib: {error} is wrong or missing."
         ) from error
@@ -48,6 +51,8 @@ def read_poselib(path: Path) -> Motion:
         for body, i in zip(BODIES, order, strict=True)
     }
     leg = sum(float(torch.linalg.vector_norm(tree_offsets[body])) for body in ("right_shin", "right_foot"))
+    if leg < 1e-6:
+        raise DataError(f"{path}: its legs have no length.")
     times = torch.arange(len(quats), dtype=torch.float64) / fps
     return from_rotations(times, root_pos * (our_leg() / leg), rotations)
 
@@ -58,15 +63,16 @@ def _check(
     missing = [body for body in BODIES if body not in names]
     if missing:
         raise DataError(
-            f"{path} is of another skeleton: it lacks {', '.join(missing)}; it has {', '.join(names)}."
+            f"{path} is of another skeleton: it lacks {', '.join(missing)}; it has {', '.join(names[:50])}."
         )
-    count, frames = len(names), len(quats)
+    count, frames = len(names), len(quats) if quats.ndim else 0
     shapes = (parents.shape, offsets.shape, quats.shape, root_pos.shape)
     if shapes != ((count,), (count, 3), (frames, count, 4), (frames, 3)):
         raise DataError(
             f"{path}: its arrays do not fit {count} bodies: {', '.join(str(list(s)) for s in shapes)}."
         )
-    if any(not -1 <= int(parent) < i for i, parent in enumerate(parents)):
+    check_size(str(path), frames, count)
+    if any(not -1 <= float(parent) < i for i, parent in enumerate(parents)):
         raise DataError(f"{path}: a body comes before its parent in parent_indices.")
     if not 1 <= fps <= 1000:
         raise DataError(f"{path} has {fps:g} frames a second; say the true rate with --fps.")
@@ -94,16 +100,32 @@ def _zero_turns(offsets: dict[str, Tensor]) -> dict[str, Tensor]:
     return zero
 
 
+def _texts(value: Any) -> list[str]:
+    """Names of bodies. Nothing else is made text of: lists within lists may stand for more than memory holds."""
+    names = value.values if isinstance(value, _Array) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) and len(name) < 200 for name in names):
+        raise ValueError("node_names")
+    return names
+
+
 def _tensor(value: Any) -> Tensor:
     """An array, also where poselib has wrapped it."""
     array = value["arr"] if isinstance(value, dict) else value
-    return torch.as_tensor(np.asarray(array).astype(np.float64))
+    return torch.as_tensor(_numbers(array).astype(np.float64))
+
+
+def _numbers(value: Any) -> np.ndarray:
+    """Of an array or one number, and of nothing that is merely a list of lists."""
+    values = value.values if isinstance(value, _Array) else value
+    if not isinstance(values, np.ndarray | np.generic | int | float):
+        raise TypeError("a list where an array")
+    return np.asarray(values)
 
 
 # The pickle ---------------------------------------------------------------------------------------
 def _read_pickle(path: Path) -> Any:
     """What `numpy.save` pickled. Names in the file stand for the few builders below, and for nothing else."""
-    data = path.read_bytes()
+    data = read_source(path, _MOST_BYTES)
     stream = io.BytesIO(data)
     try:
         version = np.lib.format.read_magic(stream)
@@ -117,12 +139,20 @@ def _read_pickle(path: Path) -> Any:
     if dtype != np.dtype(object):
         raise DataError(f"{path} is an array of {dtype} {list(shape)}; a SkeletonMotion of poselib is expected.")
     try:
+        _check_pickle(data[stream.tell() :])
         content = _Numbers(stream, path).load()
     except _BROKEN as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"{path} cannot be read as a SkeletonMotion: {reason}.") from error
     values = content.values if isinstance(content, _Array) else content
     return values.item() if isinstance(values, np.ndarray) and values.size == 1 else values
+
+
+def _check_pickle(data: bytes) -> None:
+    """Its steps, without taking them: a place far out in the memo alone makes the reader ask for gigabytes."""
+    for steps, (step, argument, _) in enumerate(pickletools.genops(data)):
+        if steps > _MOST_STEPS or ("PUT" in step.name and int(argument or 0) > _MOST_STEPS):
+            raise ValueError("it takes far more steps than a motion needs")
 
 
 class _Numbers(pickle.Unpickler):

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from ludus.envs.humanoid.body import HINGES, JOINTS
 from ludus.envs.humanoid.importing.hinges import axis, turn
-from ludus.envs.humanoid.importing.motion import Motion
+from ludus.envs.humanoid.importing.motion import Motion, check_size, short_lines
 from ludus.envs.humanoid.importing.retarget import from_rotations, our_leg
 from ludus.envs.humanoid.rotations import about_axis, multiply, rotate
-from ludus.errors import DataError, did_you_mean
+from ludus.errors import DataError, did_you_mean, plain_text
 
+_MOST_COLUMNS = 200
 ROOT = ("root_x", "root_y", "root_z", "root_qw", "root_qx", "root_qy", "root_qz")
 _LAYOUTS = (
     f"either a first row that names {', '.join(ROOT)} and the humanoid's {len(JOINTS)} joints, or no such row and "
@@ -34,13 +35,29 @@ _G1_HIP_TILT, _G1_SHOULDER_TILT = 10.0, 16.0  # degrees that its motors are moun
 
 
 def read_csv(path: Path, text: str, fps: float | None) -> Motion:
-    rows = [row for row in csv.reader(text.splitlines()) if any(cell.strip() for cell in row)]
+    rows = _rows(path, text)
     if not rows:
         raise DataError(f"{path} is empty; a motion needs at least 2 frames.")
     if _numeric(rows[0]):
         return _read_g1(path, _table(path, rows, first_line=1), fps)
     names = [name.strip() for name in rows[0]]
     return _read_own(path, names, _table(path, rows[1:], first_line=2), fps)
+
+
+def _rows(path: Path, text: str) -> list[list[str]]:
+    """Those that are not empty. Looked at one by one: a table without end is refused at its first row."""
+    lines = text.splitlines()
+    check_size(str(path), len(lines), len(JOINTS))
+    rows: list[list[str]] = []
+    try:
+        for row in csv.reader(short_lines(path, lines)):
+            if len(row) > _MOST_COLUMNS:
+                raise DataError(f"{path}: row {len(rows) + 1} has {len(row):,} columns; expected is {_LAYOUTS}.")
+            if any(cell.strip() for cell in row):
+                rows.append(row)
+    except csv.Error as error:
+        raise DataError(f"{path}: row {len(rows) + 1} is not CSV: {error}.") from error
+    return rows
 
 
 def _numeric(row: list[str]) -> bool:
@@ -76,6 +93,7 @@ def _read_own(path: Path, names: list[str], table: Tensor, fps: float | None) ->
     extra, missing = [n for n in names if n not in (*wanted, "time")], [n for n in wanted if n not in names]
     if missing or extra:
         hint = did_you_mean(extra[0], missing) if extra else ""
+        extra = [plain_text(name, 60) for name in extra[:20]]
         told = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has {', '.join(extra)}"] * bool(extra)
         raise DataError(f"{path}: among its columns it {' and '.join(told)}.{hint} Expected is {_LAYOUTS}.")
     column = dict(zip(names, table.unbind(1), strict=True))
