@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console as RichConsole
 
+import warm_python
 from ludus.errors import ConfigError, LudusError
 from ludus.logging import text
 from ludus.logging.console import Console
@@ -141,8 +142,9 @@ def test_a_full_disk_raises_a_sentence_and_leaves_whole_rows(tmp_path: Path) -> 
 
 
 def _python(script: str, *arguments: str) -> str:
-    command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = warm_python.run(warm_python.python_command(textwrap.dedent(script), *arguments))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 # TensorBoard, W&B, tee ------------------------------------------------------------------------------
