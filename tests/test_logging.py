@@ -15,6 +15,7 @@ import termios
 import textwrap
 import time
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -514,16 +515,27 @@ def test_a_dashboard_that_cannot_draw_becomes_plain_lines(monkeypatch: pytest.Mo
     assert stream.getvalue().count(" 1,234 ") == 3
 
 
+def _best_seconds(work: Callable[[], None]) -> float:
+    """Of processor time, the least of five: what else the machine does must not count."""
+    seconds = []
+    for _ in range(5):
+        started = time.process_time()
+        work()
+        seconds.append(time.process_time() - started)
+    return min(seconds)
+
+
 @pytest.mark.parametrize("mode", ["plain", "dashboard"])
 def test_progress_costs_microseconds(mode: str) -> None:
     console = Console(mode, io.StringIO())  # type: ignore[arg-type]
     console.start(10**9)
-    started = time.process_time()
-    for step in range(50_000):
-        console.progress(step, "collecting")
-    microseconds = (time.process_time() - started) / 50_000 * 1e6
+
+    def tell() -> None:
+        for step in range(10_000):
+            console.progress(step, "collecting")
+
+    assert _best_seconds(tell) / 10_000 < 20e-6
     console.close()
-    assert microseconds < 20
 
 
 def test_remaining_time_comes_from_the_speed_where_nobody_tells_it() -> None:
@@ -616,13 +628,14 @@ def test_levels_and_recent_values_cost_microseconds(mode: str) -> None:
     console = Console(mode, io.StringIO())  # type: ignore[arg-type]
     console.start(10**9)
     console.row(0, row())
-    started = time.process_time()
-    for i in range(20_000):
-        console.levels((Level("epoch", 3, 10), Level("cycle", 12, 100), Level("batch", i, 20_000)))
-        console.recent("train/r_loss", 1.0 / (i + 1))
-    microseconds = (time.process_time() - started) / 20_000 * 1e6
+
+    def tell() -> None:
+        for i in range(4_000):
+            console.levels((Level("epoch", 3, 10), Level("cycle", 12, 100), Level("batch", i, 20_000)))
+            console.recent("train/r_loss", 1.0 / (i + 1))
+
+    assert _best_seconds(tell) / 4_000 < 30e-6
     console.close()
-    assert microseconds < 30
 
 
 def test_a_long_course_keeps_its_shape_in_a_few_hundred_means() -> None:
