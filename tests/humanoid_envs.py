@@ -6,9 +6,12 @@ from typing import Any
 
 import mujoco
 import numpy as np
+import pytest
 import torch
-from scipy.spatial.transform import Rotation
 from torch import Tensor
+
+pytest.importorskip("scipy", reason="SciPy is not installed")
+from scipy.spatial.transform import Rotation
 
 from ludus.envs import HumanoidConfig
 from ludus.envs.humanoid.body import BODIES, JOINTS, body_model, load_body

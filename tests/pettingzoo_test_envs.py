@@ -118,6 +118,11 @@ class Scripted(Base):
     def step(self, actions: dict[str, int]) -> Dicts:
         obs, rewards, terminated, truncated, infos = super().step(actions)
         event = self._event(str(self.count))
+
+        def come_back() -> None:
+            self.agents.append("bob")
+            obs.update(bob=self._obs("bob"))
+
         changes: dict[str, Any] = {
             "nan": lambda: obs.update(bob=obs["bob"] * np.nan),
             "infinite reward": lambda: rewards.update(bob=np.inf),
@@ -126,7 +131,7 @@ class Scripted(Base):
             "stranger": lambda: self.agents.append("eve"),
             "dies": lambda: [terminated.update(bob=True), self.agents.pop(self.agents.index("bob"))],
             "dies twice over": lambda: (terminated.update(bob=True), truncated.update(bob=True)),
-            "comes back": lambda: [self.agents.__iadd__(["bob"]), obs.update(bob=self._obs("bob"))],
+            "comes back": come_back,
             "all vanish": lambda: self.agents.clear(),
             "all say so but stay": lambda: terminated.update(dict.fromkeys(self.agents, True)),
         }

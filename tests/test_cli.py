@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from ludus.logging.console import Console
 from ludus.logging.jsonl import read_metrics
 from ludus.presets import all_presets
 from ludus.training.checkpoint import checkpoints_in, newest_intact
+from warm_python import Program, ludus_command
 
 QUICK: tuple[Any, ...] = (
     "--env.num-envs",
@@ -328,23 +330,16 @@ def test_a_loaded_policy_acts_on_arrays_and_tensors_alone_and_in_batches(kuka: P
 
 
 def assert_plays(*arguments: object) -> None:
-    """`ludus play` serves its page and ends after two seconds."""
+    """`ludus play` serves its page and ends after the seconds it was given."""
     pytest.importorskip("mjviser")
-    player = subprocess.Popen(
-        [sys.executable, "-u", "-m", "ludus.cli", "play", *map(str, arguments), "--seconds", "2"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert player.stdout is not None
-    line = player.stdout.readline()
-    address = re.search(r"http://localhost:\d+", line)
-    assert address, line + player.communicate()[0]
+    player = Program(ludus_command("play", *arguments, "--seconds", 4))
+    while not (address := re.search(r"http://localhost:\d+\b", player.output())):
+        assert player.poll() is None, player.output()
+        time.sleep(0.02)
     with urllib.request.urlopen(address.group()) as page:
         assert "<html" in page.read(2000).decode().lower()
-    output = player.communicate()[0]
-    assert player.returncode == 0, output
-    assert "Traceback" not in output
+    assert player.wait() == 0, player.output()
+    assert "Traceback" not in player.output()
 
 
 def test_play_serves_a_page_and_ends_by_itself(kuka: Path) -> None:

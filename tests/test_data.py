@@ -1,7 +1,6 @@
 """Reading recorded data: files written here by hand with h5py, as their layouts say, and read back."""
 
 import json
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -15,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import warm_python
 from ludus.data import DataConfig, Episode, as_file_rows, read_episodes, scan
 from ludus.data.images import shrink
 from ludus.data.info import describe
@@ -436,9 +436,8 @@ def test_labelling_refuses_what_does_not_fit(tmp_path: Path) -> None:
 
 
 # ludus data info ----------------------------------------------------------------------------------
-def info(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ludus.cli", "data", "info", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True)
+def info(*arguments: object) -> warm_python.Completed:
+    return warm_python.run(warm_python.ludus_command("data", "info", *arguments))
 
 
 def test_info_finds_what_is_suspicious(tmp_path: Path) -> None:

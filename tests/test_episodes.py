@@ -529,13 +529,14 @@ def test_errors_are_sentences() -> None:
     assert store.open_steps == 3
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_is_never_waited_for() -> None:
-    store = make_store(capacity=60, lanes=4, longest=12, device="cuda")
-    stream = generator(device="cuda")
+@pytest.mark.gpu
+def test_a_gpu_is_never_waited_for(device: str) -> None:
+    store = make_store(capacity=60, lanes=4, longest=12, device=device)
+    stream = generator(device=device)
     lanes = Lanes(store, up_to_twelve)
     lanes.step()
-    torch.cuda.set_sync_debug_mode("error")
+    if device == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(60):
             lanes.step()
@@ -544,5 +545,6 @@ def test_a_gpu_is_never_waited_for() -> None:
         store.draw_sequences(3, 4, 6, stream)
         store.draw_sequences(3, 4, 6, stream, whole=True)
     finally:
-        torch.cuda.set_sync_debug_mode("default")
+        if device == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
     assert set(draw.row.flatten().tolist()) <= all_rows(store, open_too=True)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+pytest.importorskip("scipy", reason="SciPy is not installed")
 from safetensors.torch import load_file
 from scipy.spatial.transform import Rotation
 from torch import Tensor

@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.spatial.transform import Rotation
 from torch import Tensor
+
+pytest.importorskip("scipy", reason="SciPy is not installed")
+from scipy.spatial.transform import Rotation
 
 from humanoid_envs import (
     Still,

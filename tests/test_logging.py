@@ -15,11 +15,13 @@ import termios
 import textwrap
 import time
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console as RichConsole
 
+import warm_python
 from ludus.errors import ConfigError, LudusError
 from ludus.logging import text
 from ludus.logging.console import Console
@@ -141,8 +143,9 @@ def test_a_full_disk_raises_a_sentence_and_leaves_whole_rows(tmp_path: Path) -> 
 
 
 def _python(script: str, *arguments: str) -> str:
-    command = [sys.executable, "-c", textwrap.dedent(script), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = warm_python.run(warm_python.python_command(textwrap.dedent(script), *arguments))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 # TensorBoard, W&B, tee ------------------------------------------------------------------------------
@@ -512,16 +515,27 @@ def test_a_dashboard_that_cannot_draw_becomes_plain_lines(monkeypatch: pytest.Mo
     assert stream.getvalue().count(" 1,234 ") == 3
 
 
+def _best_seconds(work: Callable[[], None]) -> float:
+    """Of processor time, the least of five: what else the machine does must not count."""
+    seconds = []
+    for _ in range(5):
+        started = time.process_time()
+        work()
+        seconds.append(time.process_time() - started)
+    return min(seconds)
+
+
 @pytest.mark.parametrize("mode", ["plain", "dashboard"])
 def test_progress_costs_microseconds(mode: str) -> None:
     console = Console(mode, io.StringIO())  # type: ignore[arg-type]
     console.start(10**9)
-    started = time.process_time()
-    for step in range(50_000):
-        console.progress(step, "collecting")
-    microseconds = (time.process_time() - started) / 50_000 * 1e6
+
+    def tell() -> None:
+        for step in range(10_000):
+            console.progress(step, "collecting")
+
+    assert _best_seconds(tell) / 10_000 < 20e-6
     console.close()
-    assert microseconds < 20
 
 
 def test_remaining_time_comes_from_the_speed_where_nobody_tells_it() -> None:
@@ -614,13 +628,14 @@ def test_levels_and_recent_values_cost_microseconds(mode: str) -> None:
     console = Console(mode, io.StringIO())  # type: ignore[arg-type]
     console.start(10**9)
     console.row(0, row())
-    started = time.process_time()
-    for i in range(20_000):
-        console.levels((Level("epoch", 3, 10), Level("cycle", 12, 100), Level("batch", i, 20_000)))
-        console.recent("train/r_loss", 1.0 / (i + 1))
-    microseconds = (time.process_time() - started) / 20_000 * 1e6
+
+    def tell() -> None:
+        for i in range(4_000):
+            console.levels((Level("epoch", 3, 10), Level("cycle", 12, 100), Level("batch", i, 20_000)))
+            console.recent("train/r_loss", 1.0 / (i + 1))
+
+    assert _best_seconds(tell) / 4_000 < 30e-6
     console.close()
-    assert microseconds < 30
 
 
 def test_a_long_course_keeps_its_shape_in_a_few_hundred_means() -> None:

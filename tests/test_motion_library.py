@@ -14,8 +14,10 @@ import mujoco
 import numpy as np
 import pytest
 import torch
-from scipy.spatial.transform import Rotation, Slerp
 from torch import Tensor
+
+pytest.importorskip("scipy", reason="SciPy is not installed")
+from scipy.spatial.transform import Rotation, Slerp
 
 from humanoid_envs import about_z, quat_of, slow_kinematics, standing_clip, walk_clip, yaw_of
 from ludus.envs.humanoid import rotations

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import torch
 
 import ludus.envs.humanoid.catalogue as catalogue
 import ludus.envs.humanoid.following as following
+import warm_python
 from ludus.envs.humanoid.body import BODIES, JOINTS, load_body
 from ludus.envs.humanoid.catalogue import find_clips, known_clips
 from ludus.envs.humanoid.checks import check_motion
@@ -437,13 +436,7 @@ def test_everything_has_help(here: Path, verb: list[str], capsys: pytest.Capture
 
 
 def test_the_command_line_knows_it(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "ludus.cli", "motions", "lst"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = warm_python.run(warm_python.ludus_command("motions", "lst"), cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr == "ludus: There is no command 'motions lst'. Did you mean 'list'? There are: " + (
         "import, check, list, view.\n"

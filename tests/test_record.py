@@ -1,8 +1,6 @@
 """Recording our own task: what is in the file, that it is read back as it was, and that it can be learned from."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import h5py
@@ -11,6 +9,7 @@ import pytest
 import torch
 
 import ludus
+import warm_python
 from ludus.data import DataConfig, Episode, read_episodes, scan
 from ludus.data import recording as recordings
 from ludus.data.behaviour import NEVER, Behaviour
@@ -240,9 +239,8 @@ def test_a_file_that_is_not_finished_is_not_there(tmp_path: Path) -> None:
 def test_the_command(tmp_path: Path) -> None:
     out = tmp_path / "kuka.hdf5"
 
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "ludus.cli", "record", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True)
+    def run(*arguments: object) -> warm_python.Completed:
+        return warm_python.run(warm_python.ludus_command("record", *arguments))
 
     done = run("scripted", "--episodes", 4, "--out", out)
     assert done.returncode == 0, done.stderr

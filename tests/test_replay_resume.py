@@ -8,8 +8,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +28,9 @@ from ludus.policies.policy import PolicyConfig
 from ludus.training import checkpoint as checkpoints
 from ludus.training.checkpoint import checkpoints_in, newest_intact
 from ludus.training.loop import Trainer
-from test_resume import command, fail, plain_state, resume, run
+from test_resume import fail, plain_state, resume, run
+from warm_python import Program, python_command
+from warm_python import ludus_command as command
 
 Settings = dict[str, Any]
 
@@ -196,12 +196,10 @@ def kill_after_checkpoint(name: str, folder: Path, number: int) -> None:
     every = 80 if name not in RECORDED else 20
     call = f"t.train({name!r}, pathlib.Path({str(folder)!r}), checkpoint__every={every})"
     program = f"import pathlib, test_replay_resume as t; {call}"
-    process = subprocess.Popen([sys.executable, "-c", program])
+    process = Program(python_command(program))
     try:
-        until = time.monotonic() + 60
         while not checkpoints_in(folder / "checkpoints")[number - 1 :]:
-            assert process.poll() is None
-            assert time.monotonic() < until, "no checkpoint"
+            assert process.poll() is None, process.output()
             time.sleep(0.002)
         time.sleep(random.uniform(0.0, 0.1))
         process.kill()
@@ -370,6 +368,6 @@ def kill_while_saving(folder: Path, times: int) -> None:
 
 def test_sigkill_at_random_moments_of_saving_a_replay_loses_nothing_that_was_saved(tmp_path: Path) -> None:
     program = f"import test_replay_resume as t, pathlib; t.kill_while_saving(pathlib.Path({str(tmp_path)!r}), 15)"
-    result = run([sys.executable, "-c", program])
+    result = run(python_command(program))
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("15 kills")

@@ -10,8 +10,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +21,7 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import ludus
+import warm_python
 from ludus.buffers.segments import Segments
 from ludus.errors import CheckpointError, ConfigError, EnvError
 from ludus.logging.console import Console
@@ -33,6 +32,8 @@ from ludus.training import loop
 from ludus.training.checkpoint import checkpoints_in, newest_intact, problem_of
 from ludus.training.collector import Collector
 from ludus.training.loop import Trainer
+from warm_python import Completed, Program, python_command
+from warm_python import ludus_command as command
 
 Settings = dict[str, Any]
 EXIT_INTERRUPTED = 75
@@ -87,18 +88,14 @@ def resume(folder: Path, *callbacks: ludus.Callback, **options: Any) -> Path:
     return ludus.resume(folder, callbacks, Console("quiet"), **options)
 
 
-def command(*arguments: Any) -> list[str]:
-    return [sys.executable, "-m", "ludus.cli", *map(str, arguments)]
-
-
 def train_command(name: str, folder: Path) -> list[str]:
     preset, settings = JOBS[name]
     flags = [part for key, value in settings.items() for part in (f"--{key.replace('_', '-')}", value)]
     return command("train", preset, "--run-dir", folder, "--log.no-report", *flags)
 
 
-def run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    result = subprocess.run(arguments, capture_output=True, text=True)
+def run(arguments: list[str]) -> Completed:
+    result = warm_python.run(arguments)
     assert "Traceback" not in result.stdout + result.stderr
     return result
 
@@ -166,28 +163,19 @@ def assert_same_run(folder: Path, other: Path) -> None:
 # Killed -----------------------------------------------------------------------------------------------
 def stop_after_checkpoint(name: str, folder: Path, number: int, how: signal.Signals) -> tuple[int, str]:
     """Train in a process of its own and send it a signal some time after a checkpoint. (exit code, output)"""
-    process = subprocess.Popen(
-        train_command(name, folder),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    process = Program(train_command(name, folder), session=True)
     try:
-        until = time.monotonic() + 60
         while not checkpoints_in(folder / "checkpoints")[number - 1 :]:
-            assert process.poll() is None, process.communicate()[0]
-            assert time.monotonic() < until, "no checkpoint"
+            assert process.poll() is None, process.output()
             time.sleep(0.002)
         time.sleep(random.uniform(0.0, 0.2))
         if how == signal.SIGINT:  # a terminal sends Ctrl-C to the whole group, workers included
             os.killpg(process.pid, how)
         else:
             os.kill(process.pid, how)
-        output = process.communicate()[0]
+        return process.wait(), process.output()
     finally:
         process.kill()
-    return process.returncode, output
 
 
 @pytest.mark.parametrize(
@@ -216,7 +204,7 @@ def test_a_run_killed_again_and_again_equals_one_that_never_stopped(
     folder = tmp_path / "run"
     assert stop_after_checkpoint("cartpole", folder, 1, signal.SIGKILL)[0] == -signal.SIGKILL
     for number in (4, 7):
-        process = subprocess.Popen(command("resume", folder), stdout=subprocess.DEVNULL)
+        process = Program(command("resume", folder))
         epoch = JOBS["cartpole"][1]["eval.every"]
         while not (folder / "checkpoints" / f"step_{number * epoch:09d}").exists():
             assert process.poll() is None
@@ -420,7 +408,7 @@ def fail(text: str) -> None:
 
 def test_sigkill_at_twenty_random_moments_of_saving_never_leaves_a_run_that_cannot_resume(tmp_path: Path) -> None:
     program = f"import test_resume, pathlib; test_resume.kill_while_saving(pathlib.Path({str(tmp_path)!r}), 20)"
-    result = run([sys.executable, "-c", program])
+    result = run(python_command(program))
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("20 kills")
 

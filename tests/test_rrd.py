@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from conftest import Recordings
 from ludus.algorithms.reward_metrics import (
     EpisodeRecord,
     RewardReport,
@@ -577,11 +578,11 @@ def test_resumed_learning_is_the_same(obs: dict[str, Any]) -> None:
     assert torch.equal(learner.terms, resumed.terms)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("obs", [VECTOR, {"camera": ((64,), torch.float32), **VECTOR}])
-def test_a_recorded_step_equals_a_called_one(obs: dict[str, Any]) -> None:
+def test_a_recorded_step_equals_a_called_one(obs: dict[str, Any], device: str, recordings: Recordings) -> None:
     """Label, gradient and step in one CUDA graph, whose inputs stay where they are."""
-    config, device = replace(SMALL, method="rrd-unbiased", progress=1.0, success=1.0), torch.device("cuda")
+    config = replace(SMALL, method="rrd-unbiased", progress=1.0, success=1.0)
     episodes, results = random_episodes(obs, 2, 9, 3), []
     now, action, later, draw = draw_steps(episodes, 6, 12, torch.Generator().manual_seed(4))
     now, later = ({n: v.to(device) for n, v in o.items()} for o in (now, later))
@@ -594,9 +595,10 @@ def test_a_recorded_step_equals_a_called_one(obs: dict[str, Any]) -> None:
             labels.copy_(learner.joint(now, action, later, draw)[0])
             learner.step(rate)
 
-        step = Graphed(work, device, enabled=graphs)
+        step = Graphed(work, torch.device(device), enabled=graphs)
         for _ in range(8):
             step()
         results.append([labels.clone(), learner.optimizer.flat.clone(), learner.terms.clone()])
+    assert recordings.count == (device == "cuda")
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b)

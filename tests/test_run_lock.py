@@ -5,8 +5,6 @@ import fcntl
 import os
 import platform
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +14,7 @@ import psutil
 import pytest
 
 import ludus
+import warm_python
 from ludus.errors import CheckpointError, ConfigError
 from ludus.logging.console import Console
 from ludus.logging.jsonl import read_metrics
@@ -23,6 +22,8 @@ from ludus.runs import measure_run, write_run_report
 from ludus.training import run_lock as module
 from ludus.training.loop import Trainer
 from ludus.training.run_lock import run_lock
+from warm_python import Program, python_command
+from warm_python import ludus_command as command
 
 ITERATIONS = 8
 SETTINGS: dict[str, Any] = {
@@ -90,23 +91,18 @@ def leave_in_a_forked_process(folder: Path) -> None:
     assert not is_locked(folder)
 
 
-def start(call: str) -> subprocess.Popen[str]:
+def start(call: str) -> Program:
     program = f"from pathlib import Path; import test_run_lock; test_run_lock.{call}"
-    variables = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", program], stdout=subprocess.PIPE, text=True, env=variables
-    )
+    return Program(python_command(program), errors_apart=True)
 
 
-def start_training(folder: Path, workers: int = 0) -> tuple[subprocess.Popen[str], int]:
+def start_training(folder: Path, workers: int = 0) -> tuple[Program, int]:
     """One that waits after its fifth iteration, and its forked child."""
     process = start(f"train_and_wait(Path({str(folder)!r}), {workers})")
-    assert process.stdout is not None
-    return process, int(process.stdout.readline())
-
-
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "ludus.cli", *map(str, arguments)]
+    while "\n" not in process.output():
+        assert process.poll() is None, process.errors()
+        time.sleep(0.01)
+    return process, int(process.output())
 
 
 def is_locked(folder: Path) -> bool:
@@ -135,7 +131,7 @@ def test_a_run_that_is_being_trained_is_refused_to_others_untouched_and_ends_wel
     process, _ = start_training(folder)
     try:
         before = contents(folder)
-        told = subprocess.run(command("resume", folder), capture_output=True, text=True)
+        told = warm_python.run(command("resume", folder))
         assert told.returncode == 2
         who = rf"process {process.pid} on {re.escape(platform.node())} since \d{{4}}-\d\d-\d\d \d\d:\d\d"
         sentence = rf"{re.escape(str(folder))} is being trained by {who}: wait for it, or stop it first\."
@@ -167,9 +163,9 @@ def test_of_two_that_begin_the_same_folder_at_once_one_trains(tmp_path: Path) ->
         for part in (f"--{name.replace('_', '-')}", value)
     ]
     arguments = command("train", "gym:CartPole-v1", "--run-dir", folder, "--log.no-report", *flags)
-    both = [subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(2)]
-    told = [process.communicate()[1].decode() for process in both]
-    assert sorted(process.returncode for process in both) == [0, 2], told
+    both = [Program(arguments, errors_apart=True) for _ in range(2)]
+    assert sorted(process.wait() for process in both) == [0, 2], [process.errors() for process in both]
+    told = [process.errors() for process in both]
     # Its number is not known yet where the lock is met before it was written there.
     assert re.search(r"is being trained by (process \d+|another process)|already holds a run", "".join(told))
     assert trained_steps(folder) == WHOLE

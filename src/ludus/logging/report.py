@@ -5,6 +5,7 @@ Everything in it comes from the run folder: metrics.jsonl, config.yaml and, wher
 
 import html
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
