@@ -2,12 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+VENV4 := .venv-mujoco4
+MUJOCO_TESTS := $(addprefix tests/test_,$(addsuffix .py,kuka locomotion registration gym_env gym_workers resume \
+  motion_library report record starts ghost warp)) $(wildcard tests/test_humanoid*.py)
 RUN ?= runs/demo
 
-.PHONY: help install demo test test-all lint bench clean
+.PHONY: help install demo test test-all test-mujoco4 lint bench clean
 
 help:  ## show the verbs
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 # Torch first and pinned: an unpinned torch would pull gigabytes of CUDA libraries onto machines without a GPU.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -43,9 +46,21 @@ test: lint $(VENV)/.warp  ## lint, types and the tests (under 20 minutes on two 
 test-all: lint $(VENV)/.warp  ## the slow tests too
 	$(BIN)/python -m pytest -m ''
 
+# MuJoCo 4 in a virtual environment of its own: moving one to and fro between 3.17 and 4.0 breaks its import.
+$(VENV4)/.installed: pyproject.toml constraints.txt
+	rm -rf $(VENV4)
+	$(PYTHON) -m venv $(VENV4)
+	grep -v '^mujoco' constraints.txt > $(VENV4)/constraints.txt
+	$(VENV4)/bin/pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	$(VENV4)/bin/pip install --quiet -c $(VENV4)/constraints.txt -e '.[all,dev,gpu]' 'mujoco>=4,<5' 'mujoco-warp>=4,<5'
+	@touch $@
+
+test-mujoco4: $(VENV4)/.installed  ## the tests that touch MuJoCo, with MuJoCo 4 (.venv-mujoco4)
+	$(VENV4)/bin/python -m pytest $(MUJOCO_TESTS)
+
 bench: install  ## speed beside Stable-Baselines3; see benchmarks/README.md for the others
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/speed.py
 
-clean:  ## remove the virtual environment and caches, never runs
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist src/*.egg-info
+clean:  ## remove the virtual environments and caches, never runs
+	rm -rf $(VENV) $(VENV4) .pytest_cache .mypy_cache .ruff_cache build dist src/*.egg-info
