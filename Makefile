@@ -2,13 +2,16 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+VENV4 := .venv-mujoco4
+MUJOCO_TESTS := $(addprefix tests/test_,$(addsuffix .py,kuka locomotion registration gym_env gym_workers resume \
+  motion_library report record starts ghost warp)) $(wildcard tests/test_humanoid*.py)
 # A new folder every time, and not from the shell's environment: nothing of the user's is ever overwritten.
 RUN := runs/demo/$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: help install demo test test-all test-gpu lint bench clean
+.PHONY: help install demo test test-all test-gpu test-mujoco4 lint bench clean
 
 help:  ## show the verbs
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 # Torch first and pinned: an unpinned torch would pull gigabytes of CUDA libraries onto machines without a GPU.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -51,9 +54,21 @@ test-all: lint $(VENV)/.warp  ## the slow tests too
 test-gpu:  ## what is about a GPU, on the one that is there; needs PYTHON with torch, pytest and what Ludus needs
 	$(PYTHON) -m pytest -m gpu
 
+# MuJoCo 4 in a virtual environment of its own: moving one to and fro between 3.17 and 4.0 breaks its import.
+$(VENV4)/.installed: pyproject.toml constraints.txt
+	rm -rf $(VENV4)
+	$(PYTHON) -m venv $(VENV4)
+	grep -v '^mujoco' constraints.txt > $(VENV4)/constraints.txt
+	$(VENV4)/bin/pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	$(VENV4)/bin/pip install --quiet -c $(VENV4)/constraints.txt -e '.[all,dev,gpu]' 'mujoco>=4,<5' 'mujoco-warp>=4,<5'
+	@touch $@
+
+test-mujoco4: $(VENV4)/.installed  ## the tests that touch MuJoCo, with MuJoCo 4 (.venv-mujoco4)
+	$(VENV4)/bin/python -m pytest $(MUJOCO_TESTS)
+
 bench: install  ## speed beside Stable-Baselines3; see benchmarks/README.md for the others
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/speed.py
 
-clean:  ## remove the virtual environment and caches, never runs
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build dist src/*.egg-info
+clean:  ## remove the virtual environments and caches, never runs
+	rm -rf $(VENV) $(VENV4) .pytest_cache .mypy_cache .ruff_cache build dist src/*.egg-info
