@@ -108,7 +108,7 @@ class Child:
         """Run `ludus` with these arguments in `folder`. `inside` prepares the new process; what it gives, ends it."""
         self.arguments = tuple(map(str, arguments))
         self._limits = limits or Limits(cpu_s=120.0, memory=8 * GIB)
-        self._logs = (folder / "stdout.txt", folder / "stderr.txt")
+        self._logs = (folder.with_name(f"{folder.name}.stdout"), folder.with_name(f"{folder.name}.stderr"))
         self._rss = psutil.Process().memory_info().rss
         sys.stdout.flush()
         sys.stderr.flush()
@@ -230,10 +230,13 @@ def _be_ludus(
             os.dup2(opened, descriptor)
             os.close(opened)
         os.chdir(folder)
+        _live_in(folder / "home")
         _limit(limits)
         sys.argv = ["ludus", *arguments]
         finish = inside()
         code = _main()
+        for late in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(late, signal.SIG_IGN)
         if finish:
             finish()
         getattr(threading, "_shutdown", lambda: None)()  # what Python does at its end
@@ -262,6 +265,14 @@ def _main() -> int:
         traceback.print_exc()
         return 1
     return 0
+
+
+def _live_in(home: Path) -> None:
+    """What a user has at home, kept apart: a stranger here, wherever else the user has trained."""
+    home.mkdir(exist_ok=True)
+    os.environ["HOME"] = str(home)
+    for kind in ("CONFIG", "STATE", "DATA", "CACHE"):
+        os.environ[f"XDG_{kind}_HOME"] = str(home / kind.lower())
 
 
 def _limit(limits: Limits) -> None:
