@@ -24,6 +24,7 @@ import psutil
 GIB = 1 << 30
 TESTS = Path(__file__).resolve().parents[1]
 _ROOM = 6 * GIB  # of addresses, beyond the parent's: what wants more than this would take the machine down
+_NO_MEMORY = ("MemoryError", "allocate memory", "bad_alloc", "Unable to allocate")  # more than the room was asked for
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.002
 _LOOK_S = 0.25  # between looks at the whole tree of processes, which cost more
@@ -167,14 +168,10 @@ class Child:
         if code == -signal.SIGXCPU:
             hung = hung or f"busy for {cpu:.0f} s"
         kill_descendants()
-        return Ended(
-            self.arguments,
-            code,
-            *(log.read_text(errors="replace") for log in self._logs),
-            cpu_s=cpu,
-            hung=hung,
-            over_memory=over_memory or usage.ru_maxrss * 1024 - self._rss > self._limits.memory,
-        )
+        output, errors = (log.read_text(errors="replace") for log in self._logs)
+        over_memory |= usage.ru_maxrss * 1024 - self._rss > self._limits.memory
+        over_memory |= any(words in output + errors for words in _NO_MEMORY)
+        return Ended(self.arguments, code, output, errors, cpu, hung, over_memory)
 
     def _hangs(self, cpu_s: float, still_s: float, wall_s: float) -> str:
         """On a busy machine a process may take long; but it does something, and its processor time tells."""

@@ -92,8 +92,7 @@ def _prepare(wanted: Sequence[tuple[str, int]], shared: Path, jobs: int) -> None
     write_files(shared)
     names = [interruptions.KINDS[kind].job_of(n) for kind, n in wanted if kind in interruptions.KINDS]
     tasks: list[Task] = [lambda job=job: _refer(job, shared) for job in dict.fromkeys(names) if job]
-    if any(kind in hostile_runs.KINDS for kind, _ in wanted):
-        tasks += hostile_runs.preparations(shared)
+    tasks += hostile_runs.preparations(wanted, shared)
     for _, problem in in_processes(tasks, jobs):
         if problem:
             raise RuntimeError(f"A run that is left alone does not train: {problem}")
