@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN ?= runs/demo
 
-.PHONY: help install demo test test-all lint bench clean
+.PHONY: help install demo test test-all chaos lint bench clean
 
 help:  ## show the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,11 @@ test: lint $(VENV)/.warp  ## lint, types and the tests (under 20 minutes on two 
 
 test-all: lint $(VENV)/.warp  ## the slow tests too
 	$(BIN)/python -m pytest -m ''
+
+# What it takes besides, e.g. CHAOS='--seed 3 --only "killed at a call"'; --help tells all.
+CHAOS ?=
+chaos: install  ## faults in their hundreds: kills, bad disks, lying environments, strangers' files (20 minutes)
+	$(BIN)/python -m tests.chaos --jobs 2 $(CHAOS)
 
 bench: install  ## speed beside Stable-Baselines3; see benchmarks/README.md for the others
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'

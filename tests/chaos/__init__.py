@@ -8,6 +8,8 @@
     sandbox.py        a folder in which anything executed or written outside of a run shows
     hostile_runs.py   run folders of a stranger
     hostile_files.py  clips and recorded data of a stranger
+    judging_files.py  what reads them
+    results.py        a trial, and what came out of it
     liars.py          environments that lie, hang and leave
     suite.py          all kinds of trials, several at a time, and the table
     __main__.py       the command: `make chaos`, or `python -m tests.chaos --help`

@@ -11,11 +11,13 @@ from .suite import chosen, failure_lines, group_of, kinds, table, try_all
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.chaos",
-        description="Interrupt trainings in every way and compare what survives, bit by bit, with one that was left "
-        "alone; let strangers' run folders, clips and data try to do harm.",
+        description="Interrupt trainings in every way and compare what survives, bit by bit, with one that was "
+        "left alone; let strangers' run folders, clips and data try to do harm.",
     )
     parser.add_argument("--seed", type=int, default=0, help="of all that is drawn at random")
-    parser.add_argument("--only", default="", help="kinds, or groups of kinds, whose name begins so; --list names them")
+    parser.add_argument(
+        "--only", default="", help="kinds, or groups of kinds, whose name begins so; --list names them"
+    )
     parser.add_argument("--trials", type=int, default=0, help="at most so many of each kind; 0: all")
     parser.add_argument("--trial", type=int, help="the one of this number, to see a failure again")
     parser.add_argument("--short", action="store_true", help="the sample that `make test` takes")

@@ -1,7 +1,7 @@
 """A `ludus` command as a process forked from one that has imported everything: it starts in 0.1 s instead of 4.
 
-It is a process like any other: signals, limits and exit codes are the system's. Whoever forks must not have started
-threads; that is why every thread pool is told to be one thread before torch is imported, in `preload`.
+It is a process like any other: signals, limits and exit codes are the system's. Whoever forks must not have
+started threads; that is why every thread pool is told to be one thread before torch is imported, in `preload`.
 """
 
 import atexit
@@ -24,7 +24,12 @@ import psutil
 GIB = 1 << 30
 TESTS = Path(__file__).resolve().parents[1]
 _ROOM = 6 * GIB  # of addresses, beyond the parent's: what wants more than this would take the machine down
-_NO_MEMORY = ("MemoryError", "allocate memory", "bad_alloc", "Unable to allocate")  # more than the room was asked for
+_NO_MEMORY = (
+    "MemoryError",
+    "allocate memory",
+    "bad_alloc",
+    "Unable to allocate",
+)  # more than the room was asked for
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.002
 _LOOK_S = 0.25  # between looks at the whole tree of processes, which cost more
@@ -106,7 +111,7 @@ class Child:
         inside: Callable[[], Callable[[], None] | None] = lambda: None,
         limits: Limits | None = None,
     ) -> None:
-        """Run `ludus` with these arguments in `folder`. `inside` prepares the new process; what it gives, ends it."""
+        """Run `ludus` with these arguments in `folder`; `inside` prepares the new process, its result ends it."""
         self.arguments = tuple(map(str, arguments))
         self._limits = limits or Limits(cpu_s=120.0, memory=8 * GIB)
         self._logs = (folder.with_name(f"{folder.name}.stdout"), folder.with_name(f"{folder.name}.stderr"))

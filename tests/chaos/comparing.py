@@ -1,4 +1,4 @@
-"""Is a run, bit for bit, the one that was left alone? Models, training state, metrics and tables; only times differ."""
+"""Is a run, bit for bit, the one that was left alone? Models, training state, metrics; only times differ."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,9 @@ def differences(run: Path, alone: Path) -> list[str]:
     if one is None or two is None or one.name != two.name:
         return [f"the last checkpoint is {one and one.name}, not {two and two.name}"]
     found = []
-    for part in sorted({file.stem for file in two.glob("*.safetensors")} | {f.stem for f in one.glob("*.safetensors")}):
+    for part in sorted(
+        {file.stem for file in two.glob("*.safetensors")} | {f.stem for f in one.glob("*.safetensors")}
+    ):
         found += _tensor_differences(one, two, part)
         found += _tree_differences(_plain(one / f"{part}.json"), _plain(two / f"{part}.json"), f"{part}.json")
     rows, others = metric_rows(run), metric_rows(alone)

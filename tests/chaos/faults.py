@@ -1,8 +1,8 @@
 """What goes wrong inside a process: killed at the n-th call that changes a file, failing and full disks.
 
-Python announces the calls that open, rename, remove and link files (`sys.addaudithook`), so every way of calling them
-is seen; syncing and writing, which it does not announce, are wrapped. What Rust writes (safetensors) is seen as one
-call; kills within it come from the kernel, by a limit on the size of files.
+Python announces the calls that open, rename, remove and link files (`sys.addaudithook`), so every way of calling
+them is seen; syncing and writing, which it does not announce, are wrapped. What Rust writes (safetensors) is seen
+as one call; kills within it come from the kernel, by a limit on the size of files.
 """
 
 import builtins
@@ -126,7 +126,7 @@ def _wrap_fsync(consider: Callable[[str, Any], None]) -> None:
         consider("fsync", _path_of(descriptor))
         real(descriptor)
 
-    os.fsync = fsync
+    os.fsync = fsync  # type: ignore[assignment]
 
 
 def _wrap_writes(consider: Callable[[str, Any], None]) -> None:
@@ -159,4 +159,4 @@ def _wrap_writes(consider: Callable[[str, Any], None]) -> None:
         return real_serialize(tensors, filename, *others, **options)
 
     builtins.open, os.write = open_watched, write
-    safetensors.torch.serialize_file = serialize_file
+    setattr(safetensors.torch, "serialize_file", serialize_file)  # noqa: B010 (its type is another)

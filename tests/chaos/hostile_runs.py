@@ -19,8 +19,7 @@ from typing import Any
 import yaml
 
 from .children import Ended, run
-from .jobs import arguments_of
-from .jobs import _on_policy as on_policy
+from .jobs import arguments_of, on_policy
 from .results import Result, Trial
 from .sandbox import Sandbox
 
@@ -175,7 +174,11 @@ def _payloads(sandbox: Sandbox) -> dict[str, dict[str, Any]]:
         "pdb:run": {"statement": sandbox.code.strip()},
         "importlib:import_module": {"name": "stranger_env"},
         "pathlib:os.system": {"command": sandbox.shell},
-        "multiprocessing.util:spawnv_passfds": {"path": "/bin/sh", "args": ["sh", "-c", sandbox.shell], "passfds": []},
+        "multiprocessing.util:spawnv_passfds": {
+            "path": "/bin/sh",
+            "args": ["sh", "-c", sandbox.shell],
+            "passfds": [],
+        },
         "stranger_env:make": {},
         "stranger_env": {},
         "run.notes": {},
@@ -183,11 +186,28 @@ def _payloads(sandbox: Sandbox) -> dict[str, dict[str, Any]]:
 
 
 PAYLOADS = (
-    "subprocess:check_output", "subprocess:run", "subprocess:Popen", "os:system", "os:popen", "os:remove", "os:mkdir",
-    "runpy:run_path", "builtins:open", "io:FileIO", "shutil:rmtree", "shutil:copyfile", "timeit:timeit",
-    "cProfile:run", "pdb:run", "importlib:import_module", "pathlib:os.system",
-    "multiprocessing.util:spawnv_passfds", "stranger_env:make", "stranger_env", "run.notes",
-)  # fmt: skip
+    "subprocess:check_output",
+    "subprocess:run",
+    "subprocess:Popen",
+    "os:system",
+    "os:popen",
+    "os:remove",
+    "os:mkdir",
+    "runpy:run_path",
+    "builtins:open",
+    "io:FileIO",
+    "shutil:rmtree",
+    "shutil:copyfile",
+    "timeit:timeit",
+    "cProfile:run",
+    "pdb:run",
+    "importlib:import_module",
+    "pathlib:os.system",
+    "multiprocessing.util:spawnv_passfds",
+    "stranger_env:make",
+    "stranger_env",
+    "run.notes",
+)
 
 
 def _pettingzoo(payload: str, sandbox: Sandbox, random: Random) -> None:
@@ -225,7 +245,10 @@ def _mettagrid(sandbox: Sandbox, random: Random) -> None:
 
 
 def _gym_kwargs(sandbox: Sandbox, random: Random) -> None:
-    _env(sandbox, {"kind": "gym", "id": "InvertedPendulum-v5", "kwargs": {"xml_file": str(sandbox.victim / "precious.txt")}})
+    _env(
+        sandbox,
+        {"kind": "gym", "id": "InvertedPendulum-v5", "kwargs": {"xml_file": str(sandbox.victim / "precious.txt")}},
+    )
 
 
 def _tag(tag: str, sandbox: Sandbox, random: Random) -> None:
@@ -246,13 +269,23 @@ _TAGS = (
 def _code() -> list[Hostile]:
     first = ("subprocess:check_output", "stranger_env:make", "runpy:run_path")
     found = [
-        Hostile(f"pettingzoo:{p}", partial(_pettingzoo, p), (*_WATCH, "export") if p in first else VERBS, _ACTING) for p in PAYLOADS
+        Hostile(f"pettingzoo:{p}", partial(_pettingzoo, p), (*_WATCH, "export") if p in first else VERBS, _ACTING)
+        for p in PAYLOADS
     ]
     vec = ("subprocess:check_output", "os:system", "runpy:run_path", "shutil:rmtree", "stranger_env:make")
     found += [Hostile(f"vec:{p}", partial(_vec, p), VERBS, _ACTING) for p in vec]
     modules = ("stranger_gym", "stranger.gym", "run.stranger", "antigravity_gym")
-    found += [Hostile(f"gym:{m}:X-v0", partial(_gym, m), _WATCH if m == modules[0] else VERBS, _ACTING) for m in modules]
-    found += [Hostile("gym:stranger_gym:X-v0 in a worker", partial(_in_workers, partial(_gym, "stranger_gym")), VERBS, _ACTING)]
+    found += [
+        Hostile(f"gym:{m}:X-v0", partial(_gym, m), _WATCH if m == modules[0] else VERBS, _ACTING) for m in modules
+    ]
+    found += [
+        Hostile(
+            "gym:stranger_gym:X-v0 in a worker",
+            partial(_in_workers, partial(_gym, "stranger_gym")),
+            VERBS,
+            _ACTING,
+        )
+    ]
     found += [Hostile("mettagrid:stranger_env", _mettagrid, VERBS, _ACTING)]
     found += [Hostile("gym, xml_file elsewhere", _gym_kwargs, VERBS, _ACTING)]
     return found + [Hostile(f"YAML tag {tag.split(' ')[0]}", partial(_tag, tag), VERBS, VERBS) for tag in _TAGS]
@@ -286,26 +319,66 @@ def _alias_bomb_at_top(text: str, random: Random) -> str:
 
 _HUGE = 10**9
 _SETTINGS: list[tuple[str, Any]] = [
-    ("env.num_envs", _HUGE), ("env.num_envs", -1), ("env.num_envs", 2**70), ("env.workers", 10**6),
-    ("env.workers", -5), ("torch_threads", _HUGE), ("torch_threads", -3), ("policy.hidden", [_HUGE]),
-    ("policy.hidden", [8] * 20_000), ("policy.hidden", [-8]), ("policy.hidden", "8"), ("policy.memory_size", _HUGE),
-    ("ppo.horizon", 10**12), ("ppo.segments", _HUGE), ("groups", _HUGE), ("groups", 0), ("loop.total_steps", 10**30),
-    ("loop.epochs", 2**63), ("eval.episodes", _HUGE), ("checkpoint.keep", -1), ("seed", 2**200), ("seed", -1),
-    ("ppo.learning_rate", float("nan")), ("ppo.learning_rate", float("inf")), ("ppo.gamma", float("nan")),
-    ("ppo.minibatches", _HUGE), ("ppo.update_epochs", 10**15), ("replay.capacity", 10**15), ("env.max_steps", 2**70),
-    ("device", "cuda:99999999999999999999"), ("device", "meta"), ("device", "\x1b]0;owned\x07\x1b[31mcpu"),
-    ("env.id", "\x1b[2JCartPole-v1"), ("env.id", "../../etc/passwd"), ("env.id", ["CartPole-v1"]), ("env.id", "x" * 10**6),
-    ("env", None), ("env", {"kind": ["gym"]}), ("policy", 3), ("ppo", []), ("algo", {"a": 1}), ("seed", True),
-    ("loop", {"total_steps": {"a": 1}}), ("stranger", {"a": 1}), ("data.path", "/dev/zero"), ("log.wandb", "../../x"),
-    ("env.kwargs", {"render_mode": "human"}), ("env.kwargs", {"sutton_barto_reward": [[[1]]]}),
-]  # fmt: skip
+    ("env.num_envs", _HUGE),
+    ("env.num_envs", -1),
+    ("env.num_envs", 2**70),
+    ("env.workers", 10**6),
+    ("env.workers", -5),
+    ("torch_threads", _HUGE),
+    ("torch_threads", -3),
+    ("policy.hidden", [_HUGE]),
+    ("policy.hidden", [8] * 20_000),
+    ("policy.hidden", [-8]),
+    ("policy.hidden", "8"),
+    ("policy.memory_size", _HUGE),
+    ("ppo.horizon", 10**12),
+    ("ppo.segments", _HUGE),
+    ("groups", _HUGE),
+    ("groups", 0),
+    ("loop.total_steps", 10**30),
+    ("loop.epochs", 2**63),
+    ("eval.episodes", _HUGE),
+    ("checkpoint.keep", -1),
+    ("seed", 2**200),
+    ("seed", -1),
+    ("ppo.learning_rate", float("nan")),
+    ("ppo.learning_rate", float("inf")),
+    ("ppo.gamma", float("nan")),
+    ("ppo.minibatches", _HUGE),
+    ("ppo.update_epochs", 10**15),
+    ("replay.capacity", 10**15),
+    ("env.max_steps", 2**70),
+    ("device", "cuda:99999999999999999999"),
+    ("device", "meta"),
+    ("device", "\x1b]0;owned\x07\x1b[31mcpu"),
+    ("env.id", "\x1b[2JCartPole-v1"),
+    ("env.id", "../../etc/passwd"),
+    ("env.id", ["CartPole-v1"]),
+    ("env.id", "x" * 10**6),
+    ("env", None),
+    ("env", {"kind": ["gym"]}),
+    ("policy", 3),
+    ("ppo", []),
+    ("algo", {"a": 1}),
+    ("seed", True),
+    ("loop", {"total_steps": {"a": 1}}),
+    ("stranger", {"a": 1}),
+    ("data.path", "/dev/zero"),
+    ("log.wandb", "../../x"),
+    ("env.kwargs", {"render_mode": "human"}),
+    ("env.kwargs", {"sutton_barto_reward": [[[1]]]}),
+]
+_NESTED = "kwargs: {a: " + "[" * 5_000 + "]" * 5_000 + "}"
+_INDENTED = "stranger:\n" + "".join(f"{' ' * i}a:\n" for i in range(1, 1_500))
 _TEXTS: dict[str, Callable[[str, Random], str | bytes]] = {
     "an alias bomb in kwargs": _alias_bomb,
     "an alias bomb": _alias_bomb_at_top,
     "an alias of itself": lambda text, random: text.replace("kwargs: {}", "kwargs: &a {b: *a}"),
-    "nested lists": lambda text, random: text.replace("kwargs: {}", "kwargs: {a: " + "[" * 5_000 + "]" * 5_000 + "}"),
+    "nested lists": lambda text, random: text.replace("kwargs: {}", _NESTED),
     "nested mappings": lambda text, random: text + "stranger: " + "{a: " * 5_000 + "1" + "}" * 5_000 + "\n",
-    "indented for ever": lambda text, random: text + "stranger:\n" + "".join(f"{' ' * i}a:\n" for i in range(1, 1_500)),
+    "indented for ever": lambda text, random: (
+        text + "stranger:\n" + "".join(f"{' ' * i}a:\n" for i in range(1, 1_500))
+    ),
     "a seed of 5,000 digits": lambda text, random: _with_seed(text, str(random.randint(1, 9)) * 5_000),
     "a hexadecimal seed": lambda text, random: _with_seed(text, "0x" + "f" * 100_000),
     "a sexagesimal seed": lambda text, random: _with_seed(text, ":".join(["59"] * 5_000)),
@@ -391,32 +464,86 @@ def _place(sandbox: Sandbox, name: str) -> Path:
 
 
 _LINKS = (
-    ("config.yaml", "config.yaml"), ("config.yaml", "precious.txt"), ("config.yaml.tmp", "precious.txt"),
-    ("report.html", "precious.txt"), ("report.html.tmp", "precious.txt"), ("report.html.tmp", "new.html"),
-    ("replay.html", "precious.txt"), ("replay.html.tmp", "precious.txt"), ("train.lock", "precious.txt"),
-    ("metrics.jsonl", "metrics.jsonl"), ("metrics.jsonl", "precious.txt"), ("run.json", "precious.txt"),
-    ("evaluation.json", "precious.txt"), ("evaluation.json.tmp", "precious.txt"), ("R_loss.f32", "precious.txt"),
-    ("checkpoints", "keep"), ("checkpoints/best", "keep"), ("checkpoints/best.tmp", "keep"), ("tb", "keep"),
-    ("final", "keep"), ("nan_dump", "keep"), ("checkpoints/step_000000016.tmp", "keep"), ("checkpoints/best", "../../.."),
-)  # fmt: skip
+    ("config.yaml", "config.yaml"),
+    ("config.yaml", "precious.txt"),
+    ("config.yaml.tmp", "precious.txt"),
+    ("report.html", "precious.txt"),
+    ("report.html.tmp", "precious.txt"),
+    ("report.html.tmp", "new.html"),
+    ("replay.html", "precious.txt"),
+    ("replay.html.tmp", "precious.txt"),
+    ("train.lock", "precious.txt"),
+    ("metrics.jsonl", "metrics.jsonl"),
+    ("metrics.jsonl", "precious.txt"),
+    ("run.json", "precious.txt"),
+    ("evaluation.json", "precious.txt"),
+    ("evaluation.json.tmp", "precious.txt"),
+    ("R_loss.f32", "precious.txt"),
+    ("checkpoints", "keep"),
+    ("checkpoints/best", "keep"),
+    ("checkpoints/best.tmp", "keep"),
+    ("tb", "keep"),
+    ("final", "keep"),
+    ("nan_dump", "keep"),
+    ("checkpoints/step_000000016.tmp", "keep"),
+    ("checkpoints/best", "../../.."),
+)
 _STEP_LINKS = ("{step}", "{step}.tmp", "damaged_{step}", "step_000000096", "step_000000096.tmp")
 _IN_STEP = ("policy.safetensors", "policy.json", "training.json", "training.safetensors", "manifest.json")
-_FIFOS = ("config.yaml", "metrics.jsonl", "run.json", "train.lock", "evaluation.json", "replay.html", "report.html",
-          "STEP/manifest.json", "STEP/policy.json", "STEP/policy.safetensors", "STEP/training.json",
-          "STEP/training.safetensors", "R_loss.f32", "config.yaml.tmp", "report.html.tmp")  # fmt: skip
-_FOLDERS = ("config.yaml", "metrics.jsonl", "train.lock", "report.html", "run.json", "final", "checkpoints/best",
-            "STEP/manifest.json", "STEP/policy.json", "config.yaml.tmp", "report.html.tmp")  # fmt: skip
+_FIFOS = (
+    "config.yaml",
+    "metrics.jsonl",
+    "run.json",
+    "train.lock",
+    "evaluation.json",
+    "replay.html",
+    "report.html",
+    "STEP/manifest.json",
+    "STEP/policy.json",
+    "STEP/policy.safetensors",
+    "STEP/training.json",
+    "STEP/training.safetensors",
+    "R_loss.f32",
+    "config.yaml.tmp",
+    "report.html.tmp",
+)
+_FOLDERS = (
+    "config.yaml",
+    "metrics.jsonl",
+    "train.lock",
+    "report.html",
+    "run.json",
+    "final",
+    "checkpoints/best",
+    "STEP/manifest.json",
+    "STEP/policy.json",
+    "config.yaml.tmp",
+    "report.html.tmp",
+)
 
 
 def _links() -> list[Hostile]:
     found = [
-        Hostile(f"{name} → {to}", partial(_link, name, to), more_steps=name == "config.yaml.tmp") for name, to in _LINKS
+        Hostile(f"{name} → {to}", partial(_link, name, to), more_steps=name == "config.yaml.tmp")
+        for name, to in _LINKS
     ]
     found += [Hostile(f"checkpoints/{name} → elsewhere", partial(_link_step, name)) for name in _STEP_LINKS]
-    found += [Hostile(f"step_N/{name} → elsewhere", partial(_link_in_step, name), _EXPORTED if "policy" in name else VERBS) for name in _IN_STEP]
-    found += [Hostile(f"{name} is a FIFO", partial(_fifo, name), more_steps=name == "config.yaml.tmp") for name in _FIFOS]
-    found += [Hostile(f"{name} is a folder", partial(_folder, name), more_steps=name == "config.yaml.tmp") for name in _FOLDERS]
-    return found + [Hostile(f"{name} is a file", partial(_file, name)) for name in ("checkpoints", "tb", "STEP", "nan_dump")]
+    found += [
+        Hostile(
+            f"step_N/{name} → elsewhere", partial(_link_in_step, name), _EXPORTED if "policy" in name else VERBS
+        )
+        for name in _IN_STEP
+    ]
+    found += [
+        Hostile(f"{name} is a FIFO", partial(_fifo, name), more_steps=name == "config.yaml.tmp") for name in _FIFOS
+    ]
+    found += [
+        Hostile(f"{name} is a folder", partial(_folder, name), more_steps=name == "config.yaml.tmp")
+        for name in _FOLDERS
+    ]
+    return found + [
+        Hostile(f"{name} is a file", partial(_file, name)) for name in ("checkpoints", "tb", "STEP", "nan_dump")
+    ]
 
 
 # Checkpoints ------------------------------------------------------------------------------------------
@@ -431,7 +558,9 @@ def _weights(change: Callable[[dict[str, Any], Random], dict[str, Any]], sandbox
 
 def _poisoned(value: float) -> Callable[[dict[str, Any], Random], dict[str, Any]]:
     def change(tensors: dict[str, Any], random: Random) -> dict[str, Any]:
-        name = random.choice(sorted(name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.numel()))
+        name = random.choice(
+            sorted(name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.numel())
+        )
         tensors[name] = tensors[name].clone()
         tensors[name].view(-1)[0] = value
         return tensors
@@ -502,6 +631,10 @@ def _at(path: str, value: Any) -> Callable[[Any, Random], Any]:
         return tree
 
     return change
+
+
+def _with_huge_memory(tree: Any, random: Random) -> Any:
+    return {**tree, "config": {**tree["config"], "memory": "lstm", "memory_size": _HUGE}}
 
 
 def _deep(depth: int) -> Callable[[Any, Random], bytes]:
@@ -605,10 +738,14 @@ _EVALUATIONS = {
     "odd rows": json.dumps({"step": "x", "rows": [1, None, {"clip": {"a": 1}, "success": "yes"}]}),
     "no numbers": json.dumps({"step": 1, "rows": [{"clip": "a", "success": None, "mpjpe": "NaN"}]}),
     "markup": json.dumps({"step": 1, "rows": [{"clip": _SCRIPT + _ESCAPES, "success_rate": 1.0, "mpjpe": 0.1}]}),
-    "5,000 digits": '{"step": ' + "9" * 5_000 + ', "rows": [{"clip": "squat", "success_rate": ' + "9" * 5_000 + "}]}",
+    "5,000 digits": '{"step": '
+    + "9" * 5_000
+    + ', "rows": [{"clip": "squat", "success_rate": '
+    + "9" * 5_000
+    + "}]}",
     "huge numbers": '{"step": 1e400, "rows": [{"clip": "squat", "success_rate": 1e400}]}',
 }
-_FACTS = {
+_FACTS: dict[str, str | bytes] = {
     "deep": "[" * 100_000 + "]" * 100_000,
     "a list": "[]",
     "odd values": json.dumps({"preset": {"a": [1]}, "seed": None, "versions": [1], "machine": 7}),
@@ -617,13 +754,23 @@ _FACTS = {
 }
 
 
+_FILES_OF = b'{"format": 1, "files": {"policy.json": {"bytes": '
+
+
 def _checkpoints() -> list[Hostile]:
     weights = {
-        "NaN": _poisoned(float("nan")), "infinity": _poisoned(float("inf")), "int64": _cast("int64"),
-        "float16": _cast("float16"), "complex": _cast("complex64"), "bool": _cast("bool"),
-    }  # fmt: skip
+        "NaN": _poisoned(float("nan")),
+        "infinity": _poisoned(float("inf")),
+        "int64": _cast("int64"),
+        "float16": _cast("float16"),
+        "complex": _cast("complex64"),
+        "bool": _cast("bool"),
+    }
     acting = ("eval", "export")
-    found = [Hostile(f"weights: {name}", partial(_weights, change), _EXPORTED, acting) for name, change in weights.items()]
+    found = [
+        Hostile(f"weights: {name}", partial(_weights, change), _EXPORTED, acting)
+        for name, change in weights.items()
+    ]
     headers = {
         "a huge shape": _with_first("shape", [10**12, 10**6]),
         "offsets beyond the end": _with_first("data_offsets", [0, 10**15]),
@@ -635,29 +782,57 @@ def _checkpoints() -> list[Hostile]:
     }
     found += [Hostile(f"safetensors: {n}", partial(_header, c), _EXPORTED, acting) for n, c in headers.items()]
     lengths = (2**60, 2**64 - 1, 0)
-    found += [Hostile(f"safetensors: a header of {n} bytes", partial(_lying_length, n), _EXPORTED, acting) for n in lengths]
-    descriptions: dict[str, Callable[[Any, Random], Any]] = {
-        "hidden 10⁹": _at("config.hidden", [_HUGE]), "hidden 10⁵ × 10⁵": _at("config.hidden", [10**5, 10**5]),
-        "an LSTM of 10⁹": lambda tree, random: {**tree, "config": {**tree["config"], "memory": "lstm", "memory_size": _HUGE}},
-        "20,000 layers": _at("config.hidden", [1] * 20_000), "observations of 10⁹": _at("obs_space.shape", [_HUGE]),
-        "observations of −1": _at("obs_space.shape", [-1]), "10¹² actions": _at("action_space.n", 10**12),
-        "−1 actions": _at("action_space.n", -1), "no space": _at("obs_space", None), "an odd kind": _at("kind", ["ppo"]),
-        "a kind by name": _at("kind", "subprocess:check_output"), "an odd activation": _at("activation", {"a": 1}),
-        "an activation by name": _at("config.activation", "os.system"), "hidden as text": _at("config.hidden", "88"),
-        "NaN": _at("config.initial_std", float("nan")), "5,000 digits": lambda tree, random: b'{"format": ' + b"9" * 5_000 + b"}",
-        "deep": _deep(100_000), "a list": lambda tree, random: [1], "noise": lambda tree, random: random.randbytes(300),
-        "a format of tomorrow": _at("format", 99), "odd bounds": _at("obs_space.low", ["x", None, "1e999", "nan"]),
-    }  # fmt: skip
-    found += [Hostile(f"policy.json: {name}", partial(_json_part, "policy", change), _EXPORTED) for name, change in descriptions.items()]
     found += [
-        _counters("iteration", -5), _counters("iteration", 10**30), _counters("iteration", "many"),
-        _counters("metric_rows", -1), _counters("metric_rows", 10**12), _counters("seconds", "1e999"),
-        _counters("best_step", 10**30), _counters("best_success", "x" * 10**6), _counters("logged_batches", 10**15),
-        _counters("rollbacks", [1]), _counters("stranger", 1), _counters("evaluation_owed", "yes"),
-    ]  # fmt: skip
+        Hostile(f"safetensors: a header of {n} bytes", partial(_lying_length, n), _EXPORTED, acting)
+        for n in lengths
+    ]
+    descriptions: dict[str, Callable[[Any, Random], Any]] = {
+        "hidden 10⁹": _at("config.hidden", [_HUGE]),
+        "hidden 10⁵ × 10⁵": _at("config.hidden", [10**5, 10**5]),
+        "an LSTM of 10⁹": _with_huge_memory,
+        "20,000 layers": _at("config.hidden", [1] * 20_000),
+        "observations of 10⁹": _at("obs_space.shape", [_HUGE]),
+        "observations of −1": _at("obs_space.shape", [-1]),
+        "10¹² actions": _at("action_space.n", 10**12),
+        "−1 actions": _at("action_space.n", -1),
+        "no space": _at("obs_space", None),
+        "an odd kind": _at("kind", ["ppo"]),
+        "a kind by name": _at("kind", "subprocess:check_output"),
+        "an odd activation": _at("activation", {"a": 1}),
+        "an activation by name": _at("config.activation", "os.system"),
+        "hidden as text": _at("config.hidden", "88"),
+        "NaN": _at("config.initial_std", float("nan")),
+        "5,000 digits": lambda tree, random: b'{"format": ' + b"9" * 5_000 + b"}",
+        "deep": _deep(100_000),
+        "a list": lambda tree, random: [1],
+        "noise": lambda tree, random: random.randbytes(300),
+        "a format of tomorrow": _at("format", 99),
+        "odd bounds": _at("obs_space.low", ["x", None, "1e999", "nan"]),
+    }
+    found += [
+        Hostile(f"policy.json: {name}", partial(_json_part, "policy", change), _EXPORTED)
+        for name, change in descriptions.items()
+    ]
+    found += [
+        _counters("iteration", -5),
+        _counters("iteration", 10**30),
+        _counters("iteration", "many"),
+        _counters("metric_rows", -1),
+        _counters("metric_rows", 10**12),
+        _counters("seconds", "1e999"),
+        _counters("best_step", 10**30),
+        _counters("best_success", "x" * 10**6),
+        _counters("logged_batches", 10**15),
+        _counters("rollbacks", [1]),
+        _counters("stranger", 1),
+        _counters("evaluation_owed", "yes"),
+    ]
     training: dict[str, Callable[[Any, Random], Any]] = {
-        "deep": _deep(100_000), "a list": lambda tree, random: [1], "no state": _at("state", None),
-        "no job": _at("state.job", {}), "an odd job": _at("state.job", [1, 2]),
+        "deep": _deep(100_000),
+        "a list": lambda tree, random: [1],
+        "no state": _at("state", None),
+        "no job": _at("state.job", {}),
+        "an odd job": _at("state.job", [1, 2]),
         "a tensor that is missing": _at("state.job.ppo.generator", {"__tensor__": "nowhere"}),
         "a tensor by a list": _at("state.job.ppo.generator", {"__tensor__": [1]}),
         "odd environments": _at("state.job.collector.groups.0.env.envs", [1, 2]),
@@ -666,20 +841,40 @@ def _checkpoints() -> list[Hostile]:
         "a huge tick": _at("state.job.collector.groups.0.env.tick", 10**30),
         "a huge array": _at("state.job.collector.groups.0.env.envs.0.tree.object.state.array.shape", [10**12]),
         "an array of objects": _at("state.job.collector.groups.0.env.envs.0.tree.object.state.array.dtype", "O"),
-        "an array elsewhere": _at("state.job.collector.groups.0.env.envs.0.tree.object.state.array.at", -10**6),
+        "an array elsewhere": _at("state.job.collector.groups.0.env.envs.0.tree.object.state.array.at", -(10**6)),
         "5,000 digits": _at("state.job.collector.groups.0.env.envs.0.tree.object.gravity", {"int": "9" * 5_000}),
-    }  # fmt: skip
-    found += [Hostile(f"training.json: {name}", partial(_json_part, "training", change)) for name, change in training.items()]
+    }
+    found += [
+        Hostile(f"training.json: {name}", partial(_json_part, "training", change))
+        for name, change in training.items()
+    ]
     manifests: dict[str, Callable[[Any, Random], Any]] = {
-        "deep": _deep(100_000), "a list": lambda tree, random: [1], "files as a list": _at("files", [1]),
-        "no files": _at("files", {}), "odd entries": _at("files", {"policy.json": 3}),
-        "5,000 digits": lambda tree, random: b'{"format": 1, "files": {"policy.json": {"bytes": ' + b"9" * 5_000 + b"}}}",
+        "deep": _deep(100_000),
+        "a list": lambda tree, random: [1],
+        "files as a list": _at("files", [1]),
+        "no files": _at("files", {}),
+        "odd entries": _at("files", {"policy.json": 3}),
+        "5,000 digits": lambda tree, random: _FILES_OF + b"9" * 5_000 + b"}}}",
         "noise": lambda tree, random: random.randbytes(300),
-    }  # fmt: skip
-    found += [Hostile(f"manifest.json: {name}", partial(_json_part, "manifest", change)) for name, change in manifests.items()]
-    names = (("/dev/zero", 0), ("/dev/stdin", 0), ("{victim}/precious.txt", 280), ("../../../../victim/precious.txt", 280),
-             ("pipe", 0), ("/proc/self/mem", 0), ("\x1b[2J", 0), ("a\0b", 0), ("x" * 5_000, 0))  # fmt: skip
-    found += [Hostile(f"manifest.json names {name[:30]!r}", partial(_manifest_names, name, size)) for name, size in names]
+    }
+    found += [
+        Hostile(f"manifest.json: {name}", partial(_json_part, "manifest", change))
+        for name, change in manifests.items()
+    ]
+    names = (
+        ("/dev/zero", 0),
+        ("/dev/stdin", 0),
+        ("{victim}/precious.txt", 280),
+        ("../../../../victim/precious.txt", 280),
+        ("pipe", 0),
+        ("/proc/self/mem", 0),
+        ("\x1b[2J", 0),
+        ("a\0b", 0),
+        ("x" * 5_000, 0),
+    )
+    found += [
+        Hostile(f"manifest.json names {name[:30]!r}", partial(_manifest_names, name, size)) for name, size in names
+    ]
     steps = ("step_" + "9" * 240, "step_٣٣٣", "step_000000000", "step_-5", "step_1e9")
     found += [Hostile(f"checkpoints/{name[:30]}", partial(_step_name, name)) for name in steps]
     lost = ("policy.json", "policy.safetensors", "training.json", "training.safetensors", "manifest.json")
@@ -692,22 +887,39 @@ def _pages() -> list[Hostile]:
         Hostile("replay.html planted", _plant_replay, ("report",), planted='srcdoc="&lt;script&gt;/* planted'),
     ]
     found += [
-        Hostile(f"metrics.jsonl: {name}", partial(_metrics, text), shown, planted=_SCRIPT) for name, text in _METRICS.items()
+        Hostile(f"metrics.jsonl: {name}", partial(_metrics, text), shown, planted=_SCRIPT)
+        for name, text in _METRICS.items()
     ]
     found += [
-        Hostile(f"evaluation.json: {name}", partial(_plant, "evaluation.json", text), ("report",), (), "humanoid", planted=_SCRIPT)
+        Hostile(
+            f"evaluation.json: {name}",
+            partial(_plant, "evaluation.json", text),
+            ("report",),
+            (),
+            "humanoid",
+            planted=_SCRIPT,
+        )
         for name, text in _EVALUATIONS.items()
     ]
     return found + [
-        Hostile(f"run.json: {name}", partial(_plant, "run.json", text), shown, planted=_SCRIPT) for name, text in _FACTS.items()
+        Hostile(f"run.json: {name}", partial(_plant, "run.json", text), shown, planted=_SCRIPT)
+        for name, text in _FACTS.items()
     ]
 
 
 def _simulations() -> list[Hostile]:
-    fields = (("jnt_qposadr", 10**6), ("dof_bodyid", 10**6), ("jnt_qposadr", -(10**6)), ("body_parentid", 10**6),
-              ("geom_bodyid", 10**6), ("actuator_trnid", 10**6))  # fmt: skip
+    fields = (
+        ("jnt_qposadr", 10**6),
+        ("dof_bodyid", 10**6),
+        ("jnt_qposadr", -(10**6)),
+        ("body_parentid", 10**6),
+        ("geom_bodyid", 10**6),
+        ("actuator_trnid", 10**6),
+    )
     return [
-        Hostile(f"{field} of a saved model is {value}", partial(_model_arrays, field, value), ("resume",), (), "mujoco")
+        Hostile(
+            f"{field} of a saved model is {value}", partial(_model_arrays, field, value), ("resume",), (), "mujoco"
+        )
         for field, value in fields
     ]
 

@@ -1,4 +1,4 @@
-"""Trainings are interrupted in every way, resumed until they are final, and compared with one that was left alone."""
+"""Trainings are interrupted in every way, resumed until they are final, and compared with one left alone."""
 
 import contextlib
 import ctypes
@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from .children import Child, Ended, run
+from .children import Child, run
 from .comparing import differences, is_final, newest
 from .faults import AtCall, act_at, die_beyond, fill_disk
 from .jobs import JOBS, LIAR, Reference, arguments_of
@@ -150,7 +150,7 @@ def killed_at_a_call(trial: Trial) -> Result:
 
 def killed_before_final(trial: Trial) -> Result:
     """After the last checkpoint, before the mark that it was the last."""
-    random, reference, result = begin(trial)
+    _, reference, result = begin(trial)
     fault = AtCall("symlink", reference.calls["symlink"])
     result.what += f", SIGKILL at symlink {fault.number}"
     go_on(result, trial.folder, reference.arguments, [lambda: act_at(fault, trial.folder)])
@@ -160,7 +160,7 @@ def killed_before_final(trial: Trial) -> Result:
 
 def killed_before_a_checkpoint(trial: Trial) -> Result:
     """The configuration is written, and nothing else is."""
-    random, reference, result = begin(trial)
+    _, reference, result = begin(trial)
     child = Child(reference.arguments, trial.folder)
     until = time.monotonic() + 120
     while not (trial.folder / "run" / "config.yaml").exists() and time.monotonic() < until:

@@ -11,7 +11,7 @@ import numpy as np
 from .children import Child, Ended, Limits
 from .faults import count_calls
 
-_ALL: dict[str, Any] = {
+EVERY_JOB: dict[str, Any] = {
     "torch-threads": 1,
     "eval.episodes": 2,
     "eval.no-stochastic": None,
@@ -21,16 +21,23 @@ _ALL: dict[str, Any] = {
 }
 
 
-def _on_policy(envs: int, horizon: int, iterations: int, epochs: int, segments: int = 0, **more: Any) -> dict[str, Any]:
+def on_policy(
+    envs: int, horizon: int, iterations: int, epochs: int, segments: int = 0, **more: Any
+) -> dict[str, Any]:
     total = (segments or envs) * horizon * iterations
-    plan = {"ppo.horizon": horizon, "ppo.minibatches": 2, "ppo.update-epochs": 2, "env.num-envs": envs}
+    plan: dict[str, Any] = {
+        "ppo.horizon": horizon,
+        "ppo.minibatches": 2,
+        "ppo.update-epochs": 2,
+        "env.num-envs": envs,
+    }
     plan |= {"total-steps": total, "eval.every": total // epochs}
     if segments:  # that the rows do not divide: some are half recorded when the run is saved
         plan |= {"ppo.segments": segments, "policy.memory": "lstm", "policy.memory-size": 8, "groups": 2}
-    return _ALL | plan | {name.replace("__", ".").replace("_", "-"): value for name, value in more.items()}
+    return EVERY_JOB | plan | {name.replace("__", ".").replace("_", "-"): value for name, value in more.items()}
 
 
-_REPLAY = _ALL | {
+REPLAY = EVERY_JOB | {
     "replay.batch-size": 16,
     "replay.warmup": 60,
     "replay.steps": 40,
@@ -39,27 +46,30 @@ _REPLAY = _ALL | {
     "cycles": 2,
     "iterations": 2,
 }
-_REWARD = {"reward.hidden": "16 16", "reward.rrd-batch-size": 8, "reward.rrd-sample-size": 8}
+REWARD = {"reward.hidden": "16 16", "reward.rrd-batch-size": 8, "reward.rrd-sample-size": 8}
 _LANES = {"groups": 2, "env.num-envs": 4, "env.max-steps": 30, "replay.capacity": 400}
 
 JOBS: dict[str, tuple[str, dict[str, Any]]] = {
-    "cartpole": ("gym:CartPole-v1", _on_policy(4, 16, 24, 6, env__max_steps=40)),
+    "cartpole": ("gym:CartPole-v1", on_policy(4, 16, 24, 6, env__max_steps=40)),
     "cartpole with TensorBoard": (
         "gym:CartPole-v1",
-        {key: value for key, value in _on_policy(4, 16, 12, 3, checkpoint__every=100, env__max_steps=30).items()
+        {key: value for key, value in on_policy(4, 16, 12, 3, checkpoint__every=100, env__max_steps=30).items()
          if key != "log.no-tensorboard"},
     ),
-    "cartpole with workers": ("gym:CartPole-v1", _on_policy(4, 16, 12, 4, env__max_steps=40, env__workers=2)),
-    "forage, recurrent": ("forage", _on_policy(6, 8, 20, 5, segments=28, env__episode_length=20)),
-    "sac": ("gym:Pendulum-v1", _REPLAY | {"algo": "sac", "env.max-steps": 30}),
-    "dqn": ("gym:CartPole-v1", _REPLAY | _LANES | {"algo": "dqn", "replay.train-target": 7}),
-    "rrd": ("rrd-mujoco:hopper", _REPLAY | _LANES | _REWARD),
-    "reward from data": ("rrd-libero", _REPLAY | _REWARD | {"data": "data.hdf5", "data.keys": "state"}),
-    "humanoid": ("humanoid-mimic", _on_policy(4, 8, 9, 3, groups=2, env__clips="stand.npz", env__max_steps=15, env__threads=1)),
-    "kuka": ("kuka-pick-place", _on_policy(4, 16, 8, 4, groups=2, env__max_steps=30)),
-    "pettingzoo": ("pettingzoo:pettingzoo_test_envs:Arena", _on_policy(4, 8, 20, 5, segments=20)),
+    "cartpole with workers": ("gym:CartPole-v1", on_policy(4, 16, 12, 4, env__max_steps=40, env__workers=2)),
+    "forage, recurrent": ("forage", on_policy(6, 8, 20, 5, segments=28, env__episode_length=20)),
+    "sac": ("gym:Pendulum-v1", REPLAY | {"algo": "sac", "env.max-steps": 30}),
+    "dqn": ("gym:CartPole-v1", REPLAY | _LANES | {"algo": "dqn", "replay.train-target": 7}),
+    "rrd": ("rrd-mujoco:hopper", REPLAY | _LANES | REWARD),
+    "reward from data": ("rrd-libero", REPLAY | REWARD | {"data": "data.hdf5", "data.keys": "state"}),
+    "humanoid": (
+        "humanoid-mimic",
+        on_policy(4, 8, 9, 3, groups=2, env__clips="stand.npz", env__max_steps=15, env__threads=1),
+    ),
+    "kuka": ("kuka-pick-place", on_policy(4, 16, 8, 4, groups=2, env__max_steps=30)),
+    "pettingzoo": ("pettingzoo:pettingzoo_test_envs:Arena", on_policy(4, 8, 20, 5, segments=20)),
 }  # fmt: skip
-LIAR = _on_policy(4, 8, 16, 4)
+LIAR = on_policy(4, 8, 16, 4)
 """The settings of `liars.py`."""
 
 

@@ -13,7 +13,7 @@ LIES = ("raises", "leaves", "text", "nan", "shape", "nothing", "hangs")
 
 
 class Liar(gym.Env):
-    """Observes its step number. In its `at`-th step it lies; only once, if `once` names a file to remember it in."""
+    """Observes its step number. In its `at`-th step it lies; once, if `once` names a file to remember it in."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = spaces.Discrete(2)

@@ -55,8 +55,8 @@ class Result:
         self.hung |= bool(ended.hung)
         self.over_memory |= ended.over_memory
         if ended.traced or ended.hung or ended.over_memory:
-            why = [ended.traced and "stack trace", ended.hung and "hang", ended.over_memory and "memory"]
-            self.problems.append(f"{', '.join(filter(None, why))}: {ended.line}")
+            seen = {"stack trace": ended.traced, "hang": ended.hung, "memory": ended.over_memory}
+            self.problems.append(f"{', '.join(name for name, is_so in seen.items() if is_so)}: {ended.line}")
 
     @property
     def failed(self) -> bool:

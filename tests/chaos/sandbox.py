@@ -11,6 +11,8 @@ from pathlib import Path
 from .children import Ended, Limits, run
 from .results import Result
 
+_MARKS = ("executed", "owned")  # what hostile code leaves behind
+
 
 @dataclass(frozen=True)
 class Sandbox:
@@ -60,20 +62,20 @@ class Sandbox:
         logs = {self.root / "here.stdout", self.root / "here.stderr", self.here / "MUJOCO_LOG.TXT"}
         return dict(sorted(_files(self.root, logs | {self.run, self.here / "home"})))
 
-    def judge(self, result: Result, arguments: list[str], limits: Limits | None = None) -> Ended:
-        """Run a command here and note all that it must not do."""
+    def judge(self, result: Result, arguments: list[str], codes: tuple[int, ...] = (0, 2)) -> Ended:
+        """Run a command here and note all that it must not do, also to end with another exit code than these."""
         before = self.fingerprint()
-        ended = run(arguments, self.here, limits=limits or Limits())
+        ended = run(arguments, self.here, limits=Limits())
         after = self.fingerprint()
         result.look_at(ended)
         changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
-        if any("executed" in name for name in changed):
+        if any(Path(name).name in _MARKS for name in changed):
             result.executed = True
             result.problems.append(f"EXECUTED: {ended.line}")
         elif changed:
             result.written = True
             result.problems.append(f"WRITTEN OUTSIDE ({', '.join(sorted(changed)[:3])}): {ended.line}")
-        if ended.code not in (0, 2) and not (ended.hung or ended.over_memory or ended.traced):
+        if ended.code not in codes and not (ended.hung or ended.over_memory or ended.traced):
             result.problems.append(f"an unexpected end: {ended.line}")
         if ended.code == 2 and "ludus: " not in ended.errors and not ended.traced:
             result.problems.append(f"no sentence: {ended.line}")

@@ -1,5 +1,6 @@
 """All kinds of trials, several at a time, and the table of what came out."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -7,10 +8,11 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import hostile_runs, interruptions
+from . import hostile_runs, interruptions, judging_files
 from .children import adopt_orphans, kill_descendants, preload
 from .jobs import make_reference, train_arguments, write_files
 from .results import Result, Trial
@@ -31,12 +33,8 @@ def kinds() -> dict[str, tuple[Callable[[Trial], Result], int, tuple[int, ...]]]
 
 
 def _file_kinds() -> dict[str, tuple[Callable[[Trial], Result], int, tuple[int, ...]]]:
-    try:
-        from . import hostile_files  # noqa: F401 (only whether it is there)
-    except ImportError:
+    if importlib.util.find_spec("h5py") is None or not Path(__file__).with_name("hostile_files.py").exists():
         return {}
-    from . import judging_files
-
     return {name: (judging_files.judge, *counts) for name, counts in judging_files.KINDS.items()}
 
 
@@ -70,7 +68,7 @@ def try_all(
         _prepare(wanted, shared, jobs)
         trials = [Trial(kind, n, seed, work / f"trial-{i}", shared) for i, (kind, n) in enumerate(wanted)]
         results = []
-        for i, made in in_processes([lambda trial=trial: _try(trial) for trial in trials], jobs):
+        for i, made in in_processes([partial(_try, trial) for trial in trials], jobs):
             broken = Result(trials[i].kind, trials[i].number, trials[i].command, problems=[f"the suite: {made}"])
             result = Result(**made) if isinstance(made, dict) else broken
             tell(result)
@@ -91,7 +89,7 @@ def _prepare(wanted: Sequence[tuple[str, int]], shared: Path, jobs: int) -> None
     """What trials share: runs that were left alone, runs that a stranger spoils, files."""
     write_files(shared)
     names = [interruptions.KINDS[kind].job_of(n) for kind, n in wanted if kind in interruptions.KINDS]
-    tasks: list[Task] = [lambda job=job: _refer(job, shared) for job in dict.fromkeys(names) if job]
+    tasks: list[Task] = [partial(_refer, job, shared) for job in dict.fromkeys(names) if job]
     tasks += hostile_runs.preparations(wanted, shared)
     for _, problem in in_processes(tasks, jobs):
         if problem:
@@ -111,7 +109,9 @@ def _try(trial: Trial) -> dict[str, Any]:
 def in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[int, Any]]:
     """(which, its plain result, or the stack trace that ended it) of every task as it ends."""
     waiting, running = list(enumerate(tasks)), dict[int, tuple[int, Path]]()
-    answers = Path(tempfile.mkdtemp(prefix="ludus-chaos-results-"))  # no TemporaryDirectory: children would remove it
+    answers = Path(
+        tempfile.mkdtemp(prefix="ludus-chaos-results-")
+    )  # no TemporaryDirectory: children would remove it
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
@@ -146,11 +146,11 @@ def _fork(task: Task, answer: Path) -> int:
 # Telling ----------------------------------------------------------------------------------------------
 def table(results: Sequence[Result]) -> list[str]:
     """A line for each kind, one for each group, and one for all."""
-    lines = [("kind", *_COLUMNS)]
+    lines: list[tuple[str, ...]] = [("kind", *_COLUMNS)]
     for group in ("interruptions", "hostile runs", "hostile files"):
         of_group = [result for result in results if group_of(result.kind) == group]
-        for kind in dict.fromkeys(result.kind for result in of_group):
-            lines.append(_line(f"  {kind}", [result for result in of_group if result.kind == kind], group))
+        kinds_tried = dict.fromkeys(result.kind for result in of_group)
+        lines += [_line(f"  {kind}", [r for r in of_group if r.kind == kind], group) for kind in kinds_tried]
         if of_group:
             lines.append(_line(group, of_group, group))
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
@@ -181,4 +181,8 @@ def _line(name: str, results: Sequence[Result], group: str) -> tuple[str, ...]:
 def failure_lines(result: Result) -> list[str]:
     """What failed, and the command that does it again."""
     problems = result.problems or ["it did not survive"]
-    return [f"FAILED {result.kind} {result.number}: {result.what}", *(f"    {text}" for text in problems), f"    {result.command}"]
+    return [
+        f"FAILED {result.kind} {result.number}: {result.what}",
+        *(f"    {text}" for text in problems),
+        f"    {result.command}",
+    ]
