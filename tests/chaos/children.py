@@ -34,26 +34,27 @@ _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.002
 _LOOK_S = 0.25  # between looks at the whole tree of processes, which cost more
 
-# What verbs import when they are first used.
-_MODULES = (
-    "ludus.cli", "ludus.runs", "ludus.viewing", "ludus.rewards", "ludus.export", "ludus.logging.report",
-    "ludus.data.commands", "ludus.motion_commands", "ludus.training.imitation", "ludus.training.off_policy",
-    "ludus.training.offline", "ludus.training.reward_only", "ludus.envs.gym_workers", "torch.onnx",
+# What trainings import, and what other verbs do besides, when they are first used.
+_TRAINING = (
+    "ludus.cli", "ludus.runs", "ludus.training.imitation", "ludus.training.off_policy", "ludus.training.offline",
+    "ludus.training.reward_only", "ludus.envs.gym_workers", "h5py", "pettingzoo",
 )  # fmt: skip
-_OPTIONAL = ("h5py", "pygame", "pettingzoo", "onnx", "onnxscript", "onnxruntime", "viser", "PIL.Image", "mjviser")
+_LOOKING = (
+    "ludus.viewing", "ludus.rewards", "ludus.export", "ludus.logging.report", "ludus.data.commands",
+    "ludus.motion_commands", "pygame", "torch.onnx", "onnx", "onnxscript", "onnxruntime", "viser", "PIL.Image",
+    "mjviser",
+)  # fmt: skip
 
 
-def preload() -> None:
-    """Import all that a command may need, here and once, without starting a thread."""
+def preload(looking: bool = True) -> None:
+    """Import what trainings need, and what other verbs do, here and once, without starting a thread."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
         os.environ[name] = "1"
     os.environ |= {"NO_COLOR": "1", "SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
     if str(TESTS) not in sys.path:
         sys.path.append(str(TESTS))  # test environments, and this package as `chaos`
-    for name in _MODULES:
-        importlib.import_module(name)
-    for name in _OPTIONAL:
-        with contextlib.suppress(ImportError):
+    for name in _TRAINING + _LOOKING * looking:
+        with contextlib.suppress(ImportError):  # some are of extras
             importlib.import_module(name)
     import torch
 

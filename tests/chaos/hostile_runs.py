@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from .children import Ended, run
-from .jobs import arguments_of, on_policy
+from .jobs import arguments_of, on_policy, with_files
 from .results import Result, Trial
 from .sandbox import Sandbox
 
@@ -35,7 +35,7 @@ BASES = {
     "mujoco": ("gym:InvertedPendulum-v5", on_policy(2, 8, 4, 2, env__max_steps=20) | _SMALL),
     "humanoid": (
         "humanoid-mimic",
-        on_policy(2, 8, 2, 1, env__clips="squat", env__max_steps=10, env__threads=1) | _SMALL,
+        on_policy(2, 8, 2, 1, env__clips="stand.npz", env__max_steps=10, env__threads=1) | _SMALL,
     ),
 }
 
@@ -49,6 +49,8 @@ class Hostile:
     verbs: Sequence[str] = VERBS
     refused: Sequence[str] = ()
     """Verbs that must not succeed: their result would be wrong."""
+    accepted: Sequence[str] = ()
+    """Verbs that must succeed: nothing they read is wrong."""
     base: str = "cartpole"
     more_steps: bool = False
     """Resume with --total-steps, which writes the configuration anew."""
@@ -64,7 +66,8 @@ def preparations(wanted: Sequence[tuple[str, int]], shared: Path) -> list[Callab
 
 def _train_base(name: str, folder: Path) -> str:
     folder.mkdir(parents=True)
-    ended = run(arguments_of(*BASES[name]), folder)
+    preset, settings = BASES[name]
+    ended = run(arguments_of(preset, with_files(settings, folder.parents[1])), folder)
     if ended.code == 0:
         config = read_config(folder / "run")
         config["loop"]["total_steps"] *= 2  # something is left to do
@@ -85,6 +88,8 @@ def judge(trial: Trial) -> Result:
         ended = sandbox.judge(result, _arguments(verb, hostile))
         if ended.code == 0 and verb in hostile.refused:
             result.problems.append(f"it succeeds, and must not: {ended.line} {ended.output[-200:]!r}")
+        if ended.code != 0 and verb in hostile.accepted:
+            result.problems.append(f"it is refused, and nothing is wrong: {ended.line}")
         if verb == "report" and hostile.planted:
             _look_for_planted(result, sandbox, hostile, ended)
         _make_readable(trial.folder)
@@ -895,8 +900,7 @@ def _pages() -> list[Hostile]:
             f"evaluation.json: {name}",
             partial(_plant, "evaluation.json", text),
             ("report",),
-            (),
-            "humanoid",
+            base="humanoid",
             planted=_SCRIPT,
         )
         for name, text in _EVALUATIONS.items()
@@ -918,10 +922,22 @@ def _simulations() -> list[Hostile]:
     )
     return [
         Hostile(
-            f"{field} of a saved model is {value}", partial(_model_arrays, field, value), ("resume",), (), "mujoco"
+            f"{field} of a saved model is {value}",
+            partial(_model_arrays, field, value),
+            ("resume",),
+            base="mujoco",
         )
         for field, value in fields
     ]
+
+
+def _nothing(sandbox: Sandbox, random: Random) -> None:
+    """Leave it as it is."""
+
+
+def _unspoilt() -> list[Hostile]:
+    """What a friend sends works, without a word of trust: otherwise refusing everything would pass."""
+    return [Hostile(f"nothing, {base}", _nothing, VERBS, accepted=VERBS, base=base) for base in BASES]
 
 
 KINDS: dict[str, tuple[list[Hostile], tuple[int, ...]]] = {
@@ -932,4 +948,5 @@ KINDS: dict[str, tuple[list[Hostile], tuple[int, ...]]] = {
     "hostile checkpoint": (_checkpoints(), (0, 17, 50)),
     "hostile pages": (_pages(), (0, 9)),
     "hostile simulation": (_simulations(), (0,)),
+    "unspoilt run": (_unspoilt(), (0,)),
 }

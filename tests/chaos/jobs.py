@@ -76,8 +76,13 @@ LIAR = on_policy(4, 8, 16, 4)
 def train_arguments(job: str, files: Path) -> list[str]:
     """Of `ludus`, to train the job in the folder `run`; `files` holds what `write_files` has written."""
     preset, settings = JOBS[job]
+    return arguments_of(preset, with_files(settings, files))
+
+
+def with_files(settings: dict[str, Any], files: Path) -> dict[str, Any]:
+    """The settings with whole paths."""
     found = {name: files / value for name, value in settings.items() if value in ("data.hdf5", "stand.npz")}
-    return arguments_of(preset, settings | found)
+    return settings | found
 
 
 def arguments_of(preset: str, settings: dict[str, Any]) -> list[str]:

@@ -61,7 +61,7 @@ def try_all(
 ) -> list[Result]:
     """Every trial in a process of its own, `jobs` at a time."""
     work = Path(tempfile.mkdtemp(prefix="ludus-chaos-"))
-    preload()
+    preload(looking=any(kind not in interruptions.KINDS for kind, _ in wanted))
     shared = work / "shared"
     shared.mkdir()
     try:
