@@ -8,7 +8,7 @@ MUJOCO_TESTS := $(addprefix tests/test_,$(addsuffix .py,kuka locomotion registra
 # A new folder every time, and not from the shell's environment: nothing of the user's is ever overwritten.
 RUN := runs/demo/$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: help install demo test test-all test-gpu test-mujoco4 lint bench clean
+.PHONY: help install demo test test-all test-gpu test-mujoco4 chaos lint bench clean
 
 help:  ## show the verbs
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -65,6 +65,11 @@ $(VENV4)/.installed: pyproject.toml constraints.txt
 
 test-mujoco4: $(VENV4)/.installed  ## the tests that touch MuJoCo, with MuJoCo 4 (.venv-mujoco4)
 	$(VENV4)/bin/python -m pytest $(MUJOCO_TESTS)
+
+# What it takes besides, e.g. CHAOS='--seed 3 --only "killed at a call"'; --help tells all.
+CHAOS ?=
+chaos: install  ## faults in their hundreds: kills, bad disks, lying environments, strangers' files (20 minutes)
+	$(BIN)/python -m tests.chaos --jobs 2 $(CHAOS)
 
 bench: install  ## speed beside Stable-Baselines3; see benchmarks/README.md for the others
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'
