@@ -4,6 +4,7 @@ import dataclasses
 import math
 import typing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -267,3 +268,11 @@ def test_correctness_05_the_nearest_divisors_of_a_huge_number_are_found_at_once(
     config = dataclasses.replace(TrainConfig().ppo, minibatches=7)
     with pytest.raises(ConfigError, match=r"Try --ppo\.minibatches 4 or 8"):
         check_divides(config, SegmentSchedule(2**20, 2**20, 2**16), False)
+
+
+def test_correctness_05_more_simulations_than_fit_are_refused_before_they_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2_000_000))
+    with pytest.raises(ConfigError, match=r"64 simulations need 0\.0 GB .* Make --env\.num-envs smaller\."):
+        ludus.make_env("humanoid", num_envs=64)
