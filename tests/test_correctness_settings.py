@@ -4,6 +4,7 @@ import dataclasses
 import math
 import typing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -47,11 +48,11 @@ BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
     ("settings", "message"),
     [
         ({"ppo.gamma": 1.5}, "--ppo.gamma is 1.5; it must be at most 1."),
-        ({"ppo.gae_lambda": 2.0}, "--ppo.gae-lambda is 2; it must be at most 1."),
-        ({"ppo.max_grad_norm": -1.0}, "--ppo.max-grad-norm is -1; it must be more than 0."),
+        ({"ppo.gae_lambda": 2.0}, "--ppo.gae-lambda is 2.0; it must be at most 1."),
+        ({"ppo.max_grad_norm": -1.0}, "--ppo.max-grad-norm is -1.0; it must be more than 0."),
         ({"ppo.learning_rate": math.nan}, "--ppo.learning-rate is nan; it must be a finite number."),
         ({"ppo.clip": math.inf}, "--ppo.clip is inf; it must be a finite number."),
-        ({"algo": "sac", "replay.polyak": 1.0}, "--replay.polyak is 1; it must be less than 1."),
+        ({"algo": "sac", "replay.polyak": 1.0}, "--replay.polyak is 1.0; it must be less than 1."),
         ({"policy.hidden": (8, 0)}, r"--policy.hidden is \(8, 0\); each number must be at least 1."),
         ({"policy.hidden": (1,) * 65}, "--policy.hidden is .* it may have at most 64 numbers."),
         ({"policy.hidden": (10**9,)}, r"each number must be at most 65536."),
@@ -267,3 +268,11 @@ def test_correctness_05_the_nearest_divisors_of_a_huge_number_are_found_at_once(
     config = dataclasses.replace(TrainConfig().ppo, minibatches=7)
     with pytest.raises(ConfigError, match=r"Try --ppo\.minibatches 4 or 8"):
         check_divides(config, SegmentSchedule(2**20, 2**20, 2**16), False)
+
+
+def test_correctness_05_more_simulations_than_fit_are_refused_before_they_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2_000_000))
+    with pytest.raises(ConfigError, match=r"64 simulations need 0\.0 GB .* Make --env\.num-envs smaller\."):
+        ludus.make_env("humanoid", num_envs=64)

@@ -130,9 +130,8 @@ def test_time_that_runs_out_does_not_end_the_future_and_a_termination_does(
         "replay.polyak": 0.9,
         "replay.train_target": 1,
         "replay.learning_rate": 3e-3,
-        "sac.alpha": 1e-6,
-        "sac.learn_alpha": False,
     }
+    settings |= {"sac.alpha": 1e-6, "sac.learn_alpha": False} if algo == "sac" else {}
     train("wage", tmp_path / "run", algo, 2500, settings, keep, truncate=truncate)
     left = 5.0 - torch.arange(5)
     seen = torch.ones((5, 1)) if truncate else left[:, None] / 5

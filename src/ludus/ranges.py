@@ -56,7 +56,7 @@ def check_fields(config: Any, path: str = "") -> None:
             check_fields(value, f"{path}{name}.")
         elif wrong := _problem(value, hint):
             flag = f"{path}{name}".replace("_", "-")
-            raise ConfigError(f"--{flag} is {_shown(value)}; {wrong}.")
+            raise ConfigError(f"--{flag} is {_told(value)}; {wrong}.")
 
 
 @functools.cache
@@ -102,9 +102,11 @@ def _is_a(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) if kind in (bool, str) else True  # others are checked where they are used
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
+def _shown(limit: float) -> str:
+    return str(int(limit)) if limit == int(limit) else str(limit)
+
+
+def _told(value: Any) -> str:
     try:
         text = repr(value)
     except ValueError:  # Python does not print whole numbers of thousands of digits

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 import mujoco
 import numpy as np
+import psutil
 import torch
 from mujoco import batch as mujoco_batch
 from torch import Tensor
@@ -85,6 +86,16 @@ class Simulator(Protocol):
     def close(self) -> None: ...
 
 
+def _refuse_too_many(model: mujoco.MjModel, num_sims: int) -> None:
+    """A sentence before the machine runs out of memory; what contacts need comes on top."""
+    needed, free = num_sims * mujoco.MjData(model).nbuffer, psutil.virtual_memory().available
+    if needed > free:
+        raise ConfigError(
+            f"{num_sims:,} simulations need {needed / 1e9:.1f} GB of memory and more, but {free / 1e9:.1f} GB are "
+            "free. Make --env.num-envs smaller."
+        )
+
+
 class CpuSimulator:
     """`mujoco.batch` on `threads` threads; results do not depend on their number."""
 
@@ -92,6 +103,7 @@ class CpuSimulator:
     capturable = False
 
     def __init__(self, model: mujoco.MjModel, num_sims: int, substeps: int, threads: int) -> None:
+        _refuse_too_many(model, num_sims)
         self.model = model
         self.num_sims = num_sims
         self.device = torch.device("cpu")
