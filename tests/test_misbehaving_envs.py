@@ -105,7 +105,7 @@ def test_trust_18_a_module_that_leaves_when_it_is_imported_is_a_sentence(
 ) -> None:
     (tmp_path / "leaving_module.py").write_text("import sys\nsys.exit(1)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(LudusError, match="'leaving_module' of environment .* fails to import: SystemExit"):
+    with pytest.raises(LudusError, match=r"'leaving_module' of environment .* fails to import: SystemExit"):
         make_gym(GymConfig("leaving_module:X-v0"), 1)
 
 
@@ -131,9 +131,7 @@ def test_trust_18_a_training_whose_environment_leaves_keeps_what_was_learned(
 ) -> None:
     settings = {"env.num_envs": 2, "env.kwargs": {"event": "sys.exit", "first": 40}, "loop.total_steps": 2000}
     settings |= {"ppo.horizon": 16, "ppo.minibatches": 1, "log.tensorboard": False}
-    with pytest.raises(
-        EnvError, match=r"Rude-v0 raised in step\(\) of row 0 at step 40: it called sys\.exit\(3\)"
-    ):
+    with pytest.raises(EnvError, match=r"raised in step\(\) of row 0 at step 40: it called sys\.exit\(3\)"):
         ludus.train(f"gym:{RUDE}", run_dir=tmp_path / "run", console=Console("plain"), overrides=settings)
     assert "Saved an emergency checkpoint" in capsys.readouterr().out
     assert list((tmp_path / "run" / "checkpoints").glob("step_*"))
@@ -141,7 +139,7 @@ def test_trust_18_a_training_whose_environment_leaves_keeps_what_was_learned(
 
 # Rubbish ----------------------------------------------------------------------------------------------
 SENTENCES = {
-    "string array": r"observation of row 0 at step 3 is not made of real numbers: .* array of <U1 and shape \(2,\)",
+    "string array": r"observation of row 0 at step 3 is not made of real numbers: .* of <U1 and shape \(2,\)",
     "numeric strings": "not made of real numbers",
     "object array": "not made of real numbers",
     "no observation": "is not made of real numbers: it is None",

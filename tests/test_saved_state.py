@@ -1,4 +1,4 @@
-"""Snapshots of environments from a stranger: none crashes or hangs the process, replaces code or takes its memory."""
+"""Snapshots of environments from a stranger: none crashes or hangs the process, or replaces code."""
 
 import copy
 import random
@@ -97,7 +97,8 @@ def test_trust_05_fields_that_no_snapshot_has_are_refused(unknown: str) -> None:
 
 
 TENDON = """<mujoco><worldbody><geom name="wrap" type="sphere" size=".1"/><site name="side" pos=".2 0 0"/>
-<site name="a" pos="0 0 1"/><body><joint type="slide"/><geom size=".1"/><site name="b" pos="0 0 -1"/></body></worldbody>
+<site name="a" pos="0 0 1"/><body><joint type="slide"/><geom size=".1"/><site name="b" pos="0 0 -1"/></body>
+</worldbody>
 <tendon><spatial><site site="a"/><geom geom="wrap" sidesite="side"/><site site="b"/></spatial></tendon></mujoco>"""
 
 

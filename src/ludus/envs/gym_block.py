@@ -385,7 +385,7 @@ class GrowthGuard:
         warnings.warn(
             f"{name} keeps so much in its attributes that its part of a checkpoint has grown to "
             f"{total / 1e6:,.1f} MB. The largest is {path} with {size / 1e6:,.1f} MB in one environment. If no "
-            "step needs it, empty it in reset(), or leave it out of what ludus_state() returns: docs/gymnasium.md.",
+            "step needs it, empty it in reset(), or leave it out of what ludus_state() gives: docs/gymnasium.md.",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -281,7 +281,8 @@ class _Reader:
             if isinstance(node, list):
                 raise _NotCapturedError("a value of no known kind was saved")
             return node
-        kind, content = next(iter(node.items()), ("nothing", None))
+        first: tuple[str, Any] = next(iter(node.items()), ("nothing", None))
+        kind, content = first
         if kind == "int":
             return int(content)
         if kind == "float":

@@ -89,7 +89,7 @@ def _refuse_other_form(name: str, own: np.ndarray | None, value: np.ndarray) -> 
 
 
 def _refuse_wild_cursors(model: mujoco.MjModel, history: np.ndarray) -> None:
-    """Delayed actuators and sensors keep samples in rings, [user, cursor, times, values]: the second is an index."""
+    """Delayed actuators and sensors keep samples in rings, [user, cursor, times, values]; cursors are indices."""
     for kind in ("actuator", "sensor"):
         sizes, starts = getattr(model, f"{kind}_history")[:, 0], getattr(model, f"{kind}_historyadr")
         for samples, start in zip(sizes.tolist(), starts.tolist(), strict=True):

@@ -41,7 +41,10 @@ class OffPolicyJob(ReplayJob):
         plan = make_plan(config, self._steps * rows, replay.train_batches)
         policy = make_policy(config, envs[0].obs_space, envs[0].action_space, device)
         longest = replay.longest or envs[0].max_steps or _UNKNOWN_LENGTH
-        self.warnings = (*_check(config, envs[0], plan.total_steps, longest), *limit_warnings(config, envs[0]))
+        self.warnings = _check(config, envs[0], plan.total_steps, longest)
+        if unlimited := limit_warnings(config, envs[0]):
+            room = f"The replay has room for episodes of {longest:,} steps; a longer one ends the training."
+            self.warnings += (*unlimited, f"{room} --replay.longest makes more room.")
         fields = {"obs": obs_field(policy.obs_space)}, ((policy.head.action_size,), torch.float32)
         shape = (*fields, replay.capacity, rows, longest)
         hidden = config.episodic_reward
