@@ -498,7 +498,7 @@ def _write(path: Path, content: str) -> None:
     """Whole or not at all: a reader never sees half a page."""
     aside = path.with_name(path.name + ".tmp")
     try:
-        aside.write_text(content, encoding="utf-8")
+        aside.write_text(content, encoding="utf-8", errors="replace")
         os.replace(aside, path)
     except OSError as error:
         aside.unlink(missing_ok=True)
