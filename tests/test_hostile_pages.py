@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ludus.envs.humanoid.body import JOINTS
+from ludus.envs.humanoid.clip import Clip
 from ludus.errors import LudusError
 from ludus.logging.clip_table import clip_lines, read_clip_table
 from ludus.logging.jsonl import read_metrics
 from ludus.logging.mujoco_scene import browser_server
 from ludus.logging.report import write_report
+from ludus.logging.reward_page import RewardTrace
 from ludus.logging.same_origin import is_own_page
 from ludus.logging.viewer import _words
+from ludus.motion_viewing import view_clips
 
 SCRIPT = "<script>alert(1)</script>"
 ROW = {"step": 1, "rollout/ep_rew_mean": 1.0, "eval/mean_reward": 2.0, "time/elapsed_s": 3.0}
@@ -109,9 +113,7 @@ def test_trust_17_odd_values_in_a_runs_files_give_a_report_or_a_sentence(tmp_pat
 def test_trust_17_files_that_are_not_what_they_should_be_give_a_report_or_a_sentence(tmp_path: Path) -> None:
     contents = (b"[" * 200_000, bytes(range(256)), b"", b"{}", b'{"step": 1, "rows": {}}', b"\xff\xfe")
     for number, name in enumerate(("evaluation.json", "run.json", "config.yaml", "metrics.jsonl")):
-        for kind, content in enumerate(
-            (deep, bytes(range(256)), b"", b"{}", b'{"step": 1, "rows": {}}', b"\xff\xfe")
-        ):
+        for kind, content in enumerate(contents):
             run = write_run(tmp_path / f"{number}_{kind}")
             (run / name).write_bytes(content)
             page_or_sentence(run)
@@ -147,6 +149,18 @@ def test_sixty_runs_with_mutated_files_give_a_report_or_a_sentence(tmp_path: Pat
                 )
             (run / name).write_bytes(changed)
         page_or_sentence(run)
+
+
+def test_names_that_are_not_utf8_are_shown_in_the_report_and_beside_clips(tmp_path: Path) -> None:
+    run = write_run(Path(os.fsdecode(os.fsencode(tmp_path) + b"/run_\xff")))
+    trace = RewardTrace("demo_\udcff", None, np.arange(3.0))
+    assert "run_�" in write_report(run, replay_html="<p>\udcff</p>", rewards=[trace]).read_text()
+    arrays = {"pos": [[0, 0, 1.0]] * 3, "quat": [[1.0, 0, 0, 0]] * 3}
+    clip = Clip("w\udcff<b>", 30, np.array(arrays["pos"]), np.array(arrays["quat"]), np.zeros((3, len(JOINTS))))
+    view_clips([clip], 0, None, tmp_path / "clips.html")
+    page = (tmp_path / "clips.html").read_text()
+    assert "w�&lt;b&gt;" in page
+    assert "<b>" not in page.partition("</title>")[0]
 
 
 def test_numbers_that_cannot_be_drawn_are_read_as_missing(tmp_path: Path) -> None:

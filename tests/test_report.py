@@ -566,9 +566,10 @@ def test_trust_15_the_replay_moves_in_its_sandbox_within_the_report(
     path = write_report(write_run(tmp_path), replay_html=replay)
     browser.call("Emulation.setDeviceMetricsOverride", width=1100, height=900, deviceScaleFactor=1, mobile=False)
     browser.open(path)
-    browser.js("document.querySelector('iframe').scrollIntoView({behavior: 'instant', block: 'center'})")
-    first = browser.wait_for(lambda picture, last: picture != last, seconds=60)
-    assert browser.wait_for(lambda picture, _: picture != first, seconds=60)
+    corner = "position:fixed;left:0;top:0;width:360px;height:195px;z-index:9"  # where the pictures are taken
+    browser.js(f"document.querySelector('iframe').style = '{corner}'")
+    first = browser.wait_for(lambda picture, _: len(picture) > 20_000, seconds=120)  # drawn, not blank
+    assert browser.wait_for(lambda picture, _: picture != first, seconds=120) != first
     assert browser.js("document.querySelector('iframe').contentDocument") is None
     assert browser.requests() == [path.as_uri()]
     assert browser.errors() == []

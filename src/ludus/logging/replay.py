@@ -14,7 +14,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from ludus.errors import LudusError
+from ludus.errors import LudusError, plain_text
 from ludus.logging.mujoco_scene import (
     Frame,
     MujocoScene,
@@ -57,7 +57,7 @@ class Replay:
     def add_episode(self, frames: Sequence[Frame], caption: str) -> None:
         if not frames:
             raise LudusError("A replay needs at least one frame per episode.")
-        self.episodes.append(Episode(list(frames), caption))
+        self.episodes.append(Episode(list(frames), plain_text(caption)))
 
 
 def replay_html(replay: Replay, title: str) -> str:
@@ -134,7 +134,7 @@ def _seen(
 
 def _dress(page: str, title: str) -> str:
     """Our title, the no-network policy and the reader's choice of light or dark on viser's page."""
-    page = page.replace("<title>Viser</title>", f"<title>{html.escape(title)}</title>", 1)
+    page = page.replace("<title>Viser</title>", f"<title>{html.escape(plain_text(title))}</title>", 1)
     # Viser's notices (software rendering …) would cover a third of the small picture in a report.
     calm = "<style>[class*=Notification]{display:none!important}</style>"
     page = page.replace("<head>", f"<head>{NO_NETWORK}{calm}", 1)
@@ -146,6 +146,7 @@ def frames_html(frames: Sequence[np.ndarray], fps: float, title: str = "Replay",
     """A page with rgb frames [height, width, 3] uint8 as a looping picture, for scenes without a model."""
     if not len(frames):
         raise LudusError("The replay is empty: the environment rendered no frame.")
+    title, caption = plain_text(title), plain_text(caption)
     stride = math.ceil(len(frames) / MAX_FRAMES)
     picture = _animation(frames[::stride], 1000 * stride / fps)
     while len(picture) > 0.7 * MAX_BYTES and len(frames) / stride > 30:

@@ -497,6 +497,6 @@ def _safe(value: Any) -> str:
 def _write(path: Path, content: str) -> None:
     """Whole or not at all: a reader never sees half a page."""
     try:
-        write_whole(path, content)
+        write_whole(path, content.encode("utf-8", "replace"))
     except OSError as error:
         raise LudusError(f"Cannot write {path}: {error.strerror or error}.") from error

@@ -59,7 +59,7 @@ class _Panel:
         self.paused = False
         self.skip = False
         self._shown_at = -math.inf
-        server.gui.set_panel_label(title)
+        server.gui.set_panel_label(plain_text(title, _LONGEST_WORDS))
         self._pause = server.gui.add_button("Pause")
         self._pause.on_click(self._toggle)
         if next_label is not None:
