@@ -132,7 +132,7 @@ def test_a_categorical_policy_solves_cart_pole_in_40_000_steps_and_20_seconds(tm
     assert np.mean(result.returns) >= 475
 
 
-@pytest.mark.parametrize(("scale", "shift"), [(1e3, 1e4), (1e-3, 0.0)])
+@pytest.mark.parametrize(("scale", "shift"), [(1e3, 1e4), pytest.param(1e-3, 0.0, marks=pytest.mark.slow)])
 def test_inputs_of_any_scale_are_learned_from_because_the_policy_normalises_them(
     tmp_path: Path, scale: float, shift: float
 ) -> None:
@@ -156,7 +156,7 @@ GAMMA = 0.9
 FOR_EVER = 1 / (1 - GAMMA)
 
 
-@pytest.mark.parametrize("end", ["terminated", "truncated", "never"])
+@pytest.mark.parametrize("end", ["terminated", "truncated", pytest.param("never", marks=pytest.mark.slow)])
 def test_a_time_limit_does_not_end_the_future_and_a_termination_does(tmp_path: Path, end: str) -> None:
     """Constant reward 1: behind a truncation lies as much again, 1 / (1 − γ); behind a termination nothing."""
     run = train(

@@ -117,7 +117,7 @@ def test_exploring_is_worse_than_the_best_action(line_runs: dict[str, Path]) -> 
         assert score(line_runs[algo], deterministic=False) < score(line_runs[algo]) - 0.05
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("n_step", [1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("truncate", [True, False], ids=["time runs out", "the task ends"])
 @pytest.mark.parametrize("algo", ["sac", "td3", "dqn"])
 def test_time_that_runs_out_does_not_end_the_future_and_a_termination_does(

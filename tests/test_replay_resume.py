@@ -239,7 +239,7 @@ class SignalAt(ludus.Callback):
     [
         ("sac", 3 * ITERATIONS),
         ("rrd", ITERATIONS),
-        ("rrd", 3 * ITERATIONS),
+        pytest.param("rrd", 3 * ITERATIONS, marks=pytest.mark.slow),
         ("rrd", 6 * ITERATIONS),
     ],
 )
@@ -282,7 +282,16 @@ class Spoil(ludus.Callback):
         self.factor = run.job.rate_factor
 
 
-@pytest.mark.parametrize("name", ["rrd", "td3", "dqn", "reward", "offline"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rrd",
+        pytest.param("td3", marks=pytest.mark.slow),
+        "dqn",
+        "reward",
+        pytest.param("offline", marks=pytest.mark.slow),
+    ],
+)
 def test_from_gradients_that_are_not_numbers_a_run_goes_back_with_half_the_rate(name: str, tmp_path: Path) -> None:
     spoil = Spoil(3 * ITERATIONS + 1)
     folder = train(name, tmp_path / "run", spoil)

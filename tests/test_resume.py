@@ -180,8 +180,8 @@ def stop_after_checkpoint(name: str, folder: Path, number: int, how: signal.Sign
 
 @pytest.mark.parametrize(
     "name",
-    ["kuka", "cartpole-workers", "gym-half-cheetah", "ant", "forage", "arena", "line",
-     pytest.param("hopper", marks=pytest.mark.slow)],
+    ["kuka", "cartpole-workers", "forage", "arena",
+     *(pytest.param(name, marks=pytest.mark.slow) for name in ("gym-half-cheetah", "ant", "line", "hopper"))],
 )  # fmt: skip
 def test_a_run_killed_by_sigkill_and_resumed_equals_one_that_never_stopped(
     name: str, tmp_path: Path, straight: Callable[[str], Path]
@@ -217,8 +217,9 @@ def test_a_run_killed_again_and_again_equals_one_that_never_stopped(
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    [("cartpole", signal.SIGTERM), ("cartpole", signal.SIGINT), ("kuka", signal.SIGINT),
-     ("cartpole-workers", signal.SIGINT)],
+    [("cartpole", signal.SIGTERM), ("cartpole-workers", signal.SIGINT),
+     pytest.param("cartpole", signal.SIGINT, marks=pytest.mark.slow),
+     pytest.param("kuka", signal.SIGINT, marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_sigterm_and_ctrl_c_save_say_how_to_go_on_and_lose_nothing(
     name: str, how: signal.Signals, tmp_path: Path, straight: Callable[[str], Path]

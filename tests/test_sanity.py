@@ -108,11 +108,13 @@ def test_a_memory_recalls_what_was_seen_three_segments_ago(tmp_path: Path) -> No
     assert reached(train("recall", tmp_path, 300_000, LONG, delay=100)) >= 0.95
 
 
+@pytest.mark.slow
 def test_the_long_recall_is_chance_without_a_memory(tmp_path: Path) -> None:
     """Breaks if the task gives the symbol away, and with it the meaning of the test above."""
     assert score(train("recall", tmp_path, 50_000, LONG | NO_MEMORY, delay=100)) <= 0.6
 
 
+@pytest.mark.slow
 def test_the_long_recall_notices_a_state_that_is_lost_between_segments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +144,7 @@ SEGMENTS = MEMORY | {"env.num_envs": 40, "ppo.segments": 48, "ppo.horizon": 8}
     "settings",
     [
         pytest.param({}, id="uneven"),
-        pytest.param({"ppo.prio_alpha": 0.6}, id="priorities"),
+        pytest.param({"ppo.prio_alpha": 0.6}, id="priorities", marks=pytest.mark.slow),
         pytest.param({"ppo.rho_clip": 1.0, "ppo.c_clip": 1.0}, id="v-trace"),
     ],
 )
@@ -154,7 +156,7 @@ def test_recall_is_learned_from_segments_that_the_rows_do_not_divide(
 
 
 # Several agents -------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("groups", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_agents_that_want_opposite_things_learn_each_its_own(tmp_path: Path, groups: int) -> None:
     """Breaks if observations, actions or rewards of rows are mixed up, in an environment or between groups."""
     assert score(train("rivals", tmp_path, 40_000, PLAIN | {"groups": groups})) >= 0.95
@@ -179,7 +181,7 @@ def test_an_agent_that_is_there_half_of_the_time_learns_and_only_its_own_steps_c
 
 
 # Acting and crediting -------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("first", "best"), [(0.5, 0.5), (0.9, 0.75)])
+@pytest.mark.parametrize(("first", "best"), [pytest.param(0.5, 0.5, marks=pytest.mark.slow), (0.9, 0.75)])
 def test_a_policy_that_must_mix_learns_the_right_mixture(tmp_path: Path, first: float, best: float) -> None:
     """Breaks if sampling, probabilities or their gradient are off, or if evaluation samples when it should not."""
     settings = PLAIN | {"ppo.gamma": 1.0, "ppo.gae_lambda": 1.0}
@@ -209,8 +211,15 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("settings", [PLAIN, MEMORY | {"ppo.segments": 80}], ids=["plain", "memory, uneven"])
-@pytest.mark.parametrize("truncate", [True, False])
+@pytest.mark.parametrize(
+    ("settings", "truncate"),
+    [
+        pytest.param(PLAIN, True, id="plain"),
+        pytest.param(PLAIN, False, id="plain, the task ends", marks=pytest.mark.slow),
+        pytest.param(MEMORY | {"ppo.segments": 80}, True, id="memory, uneven", marks=pytest.mark.slow),
+        pytest.param(MEMORY | {"ppo.segments": 80}, False, id="memory, uneven, the task ends"),
+    ],
+)
 def test_time_that_runs_out_does_not_end_the_future_and_a_termination_does(
     tmp_path: Path, settings: dict[str, Any], truncate: bool
 ) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib.resources import files
+from typing import Any
 
 import mujoco
 import pytest
@@ -77,14 +78,19 @@ def simulator() -> Callable[..., WarpSimulator]:
     return get
 
 
+def slow(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 # The same physics -------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("name", "derived", "fields", "tolerance"),
     [
         ("humanoid-body", "positions", POSITIONS, 1e-3),
-        ("kuka", "all", (*POSITIONS, "sensordata", "site_xpos"), 1e-3),
-        ("half-cheetah", "as_stepped", ("qpos", "qvel", "xpos", "cinert", "cvel", "cfrc_ext"), 2e-2),
-        ("ant", "as_stepped", ("qpos", "qvel", "xpos", "qfrc_actuator", "cfrc_ext"), 2e-2),
+        # Slow, like every model but one: Warp compiles its kernels anew for each.
+        slow("kuka", "all", (*POSITIONS, "sensordata", "site_xpos"), 1e-3),
+        slow("half-cheetah", "as_stepped", ("qpos", "qvel", "xpos", "cinert", "cvel", "cfrc_ext"), 2e-2),
+        slow("ant", "as_stepped", ("qpos", "qvel", "xpos", "qfrc_actuator", "cfrc_ext"), 2e-2),
     ],
 )
 def test_it_simulates_as_the_threads_do(
@@ -201,6 +207,7 @@ def play(env: SimTask, steps: int) -> int:
     return ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [KukaConfig(max_steps=6, simulator="warp"), LocomotionConfig(task="hopper", max_steps=20, simulator="warp")],
@@ -243,6 +250,7 @@ def test_a_diverged_humanoid_shows_a_discriminator_nothing_that_is_not_finite(di
     env.close()
 
 
+@pytest.mark.slow
 def test_a_restart_by_mask_is_one_by_rows() -> None:
     """The same starts, written by mask and by rows: the rest of the tasks' state and all observations agree."""
     config = KukaConfig(fixed=True, assist=0.0)

@@ -22,6 +22,10 @@ pytestmark = pytest.mark.gpu
 SIMS, ROLLOUTS = (64, 4) if ON_GPU else (8, 2)
 
 
+# Without a GPU it compiles and simulates the KUKA on the CPU, which takes minutes.
+kuka_test = pytest.mark.filterwarnings() if ON_GPU else pytest.mark.slow
+
+
 @pytest.fixture
 def device(device: str) -> torch.device:
     return torch.device(device)
@@ -85,6 +89,7 @@ def test_the_gpu_simulates_as_the_threads_do(device: torch.device) -> None:
     other.close()
 
 
+@kuka_test
 def test_replays_restart_ended_rows_alone_and_from_fresh_random_numbers(device: torch.device) -> None:
     env = kuka(device, max_steps=5)
     env.reset(0)
@@ -128,6 +133,7 @@ def collect(device: torch.device, cuda_graphs: bool, rollouts: int) -> list[dict
     return recorded
 
 
+@kuka_test
 def test_a_rollout_with_graphs_is_one_without(device: torch.device) -> None:
     """The first is equal but for rounding; then contacts tell them apart, and only the statistics are the same."""
     graphs, calls = collect(device, True, ROLLOUTS), collect(device, False, ROLLOUTS)
