@@ -43,6 +43,10 @@ CASES = {
     "cartpole": Case("gym:CartPole-v1", 3, 100, "mean_reward", 475),
     "cartpole-hidden": Case("gym:ludus/CartPoleNoVelocity-v1", 3, 100, "mean_reward", 500),
     "pendulum": Case("gym:Pendulum-v1", 6, 100, "mean_reward", -180),
+    "lunar-lander": Case("gym:LunarLander-v3", 3, 100, "mean_reward", 200),  # needs Box2D
+    "blackjack": Case("gym:Blackjack-v1", 3, 20_000, "mean_reward", -0.08),  # standard error 0.007
+    "frozen-lake": Case("gym:FrozenLake-v1", 3, 2_000, "mean_reward", 0.65),
+    "taxi": Case("gym:Taxi-v4", 3, 1_000, "mean_reward", 6),
     "half-cheetah": Case("half-cheetah", 3, 20, "mean_reward", 5800),
     "hopper": Case("hopper", 3, 20, "mean_reward", 2600),
     "walker2d": Case("walker2d", 3, 20, "mean_reward", 3600),

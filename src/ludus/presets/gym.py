@@ -50,10 +50,61 @@ def _runner(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(config, ppo=locomotion.PPO, policy=locomotion.POLICY)
 
 
+def _lunar_lander(config: TrainConfig) -> TrainConfig:
+    """rl-zoo3's discounts: a landing pays hundreds of steps after what led to it."""
+    return dataclasses.replace(
+        config,
+        env=GymConfig(id=config.env.id, num_envs=16),  # type: ignore[union-attr]
+        ppo=dataclasses.replace(
+            config.ppo,
+            minibatches=16,
+            update_epochs=4,
+            learning_rate=1e-3,
+            gamma=0.999,
+            gae_lambda=0.98,
+            entropy_coef=0.01,
+        ),
+        loop=LoopConfig(total_steps=300_000),
+        eval=EvalConfig(every=50_000, episodes=50, stochastic=False),
+    )
+
+
+# Toy text: an observation is one number of a few, seen as a one in a row of zeros: nothing to standardise.
+# Where luck decides an episode, an evaluation needs many of them before the best policy is a better one.
+def _toy_text(config: TrainConfig, ppo: PPOConfig, steps: int, episodes: int) -> TrainConfig:
+    return dataclasses.replace(
+        config,
+        env=GymConfig(id=config.env.id, num_envs=2048 // ppo.horizon),  # type: ignore[union-attr]
+        policy=dataclasses.replace(config.policy, normalize_obs=False),
+        ppo=dataclasses.replace(ppo, update_epochs=4, learning_rate=3e-3),
+        loop=LoopConfig(total_steps=steps),
+        eval=EvalConfig(every=steps // 4, episodes=episodes, stochastic=False),
+    )
+
+
+def _frozen_lake(config: TrainConfig) -> TrainConfig:
+    return _toy_text(config, PPOConfig(entropy_coef=0.01), steps=100_000, episodes=500)
+
+
+def _blackjack(config: TrainConfig) -> TrainConfig:
+    return _toy_text(config, PPOConfig(), steps=100_000, episodes=5_000)
+
+
+def _taxi(config: TrainConfig) -> TrainConfig:
+    """Much entropy at first: picking up and setting down cost 10 until they are learned, and would be given up."""
+    ppo = PPOConfig(horizon=64, minibatches=8, gamma=0.98, entropy_coef=0.1)
+    return _toy_text(config, ppo, steps=300_000, episodes=200)
+
+
 _TUNED: dict[str, Callable[[TrainConfig], TrainConfig]] = {
     "CartPole-v1": _cart_pole,
     "ludus/CartPoleNoVelocity-v1": _hidden_cart_pole,
     "Pendulum-v1": _pendulum,
+    "LunarLander-v3": _lunar_lander,
+    "FrozenLake-v1": _frozen_lake,
+    "Blackjack-v1": _blackjack,
+    "Taxi-v3": _taxi,  # of Gymnasium before 1.3
+    "Taxi-v4": _taxi,
     "HalfCheetah-v5": _runner,
     "Hopper-v5": _runner,
     "Walker2d-v5": _runner,
