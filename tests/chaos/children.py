@@ -41,19 +41,19 @@ _TRAINING = (
 )  # fmt: skip
 _LOOKING = (
     "ludus.viewing", "ludus.rewards", "ludus.export", "ludus.logging.report", "ludus.data.commands",
-    "ludus.motion_commands", "pygame", "torch.onnx", "onnx", "onnxscript", "onnxruntime", "viser", "PIL.Image",
-    "mjviser",
+    "ludus.motion_commands", "pygame", "PIL.Image",
 )  # fmt: skip
+_EXPORTING = ("torch.onnx", "onnx", "onnxscript", "onnxruntime", "viser", "mjviser")
 
 
-def preload(looking: bool = True) -> None:
+def preload(looking: bool = True, exporting: bool = True) -> None:
     """Import what trainings need, and what other verbs do, here and once, without starting a thread."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
         os.environ[name] = "1"
     os.environ |= {"NO_COLOR": "1", "SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
     if str(TESTS) not in sys.path:
         sys.path.append(str(TESTS))  # test environments, and this package as `chaos`
-    for name in _TRAINING + _LOOKING * looking:
+    for name in _TRAINING + _LOOKING * looking + _EXPORTING * exporting:
         with contextlib.suppress(ImportError):  # some are of extras
             importlib.import_module(name)
     import torch

@@ -33,7 +33,10 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 @dataclass(frozen=True)
 class AtCall:
-    """At the `number`-th call of this name: be killed (`error` 0), or fail with an errno, `times` times."""
+    """At the `number`-th call of this name: be killed (`error` 0), or fail with an errno, `times` times.
+
+    "saving rename" is a rename of a checkpoint's files or of the metrics, which a training writes as it goes.
+    """
 
     call: str
     number: int
@@ -44,7 +47,7 @@ class AtCall:
 def count_calls(folder: Path, into: Path) -> Callable[[], None]:
     """Count the calls that change files below `folder`; the result, called at the end, writes them down."""
     counts: Counter[str] = Counter()
-    _watch(folder, lambda call, path: counts.update([call]))
+    _watch(folder, lambda call, path: counts.update(_names_of(call, path)))
     return lambda: _write_down(into, counts)
 
 
@@ -59,7 +62,7 @@ def act_at(fault: AtCall, folder: Path) -> None:
 
     def act(call: str, path: str) -> None:
         nonlocal seen
-        if call != fault.call:
+        if fault.call not in _names_of(call, path):
             return
         seen += 1
         if not fault.number <= seen < fault.number + fault.times:
@@ -89,6 +92,12 @@ def die_beyond(size: int) -> None:
     """Be killed by the kernel within the write that makes a file larger than this, Rust's writes included."""
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, and would be told EFBIG
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def _names_of(call: str, path: str) -> list[str]:
+    """ "rename", and "saving rename" where it is one of what a training writes as it goes."""
+    saving = "/checkpoints" in path or path.endswith(("metrics.jsonl", "R_loss.f32"))
+    return [call, f"saving {call}"] if saving else [call]
 
 
 # Watching ---------------------------------------------------------------------------------------------

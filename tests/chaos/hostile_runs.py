@@ -773,7 +773,7 @@ def _checkpoints() -> list[Hostile]:
     }
     acting = ("eval", "export")
     found = [
-        Hostile(f"weights: {name}", partial(_weights, change), _EXPORTED, acting)
+        Hostile(f"weights: {name}", partial(_weights, change), VERBS if name == "NaN" else _EXPORTED, acting)
         for name, change in weights.items()
     ]
     headers = {
@@ -942,11 +942,11 @@ def _unspoilt() -> list[Hostile]:
 
 KINDS: dict[str, tuple[list[Hostile], tuple[int, ...]]] = {
     # (all of them, the numbers of those in the short form)
-    "hostile code": (_code(), (0, 18, 26)),
-    "hostile configuration": (_configurations(), (0, 28, 54)),
-    "hostile links": (_links(), (2, 15, 33)),
-    "hostile checkpoint": (_checkpoints(), (0, 17, 50)),
-    "hostile pages": (_pages(), (0, 9)),
+    "hostile code": (_code(), (3, 27)),
+    "hostile configuration": (_configurations(), (7, 54)),
+    "hostile links": (_links(), (2, 15)),
+    "hostile checkpoint": (_checkpoints(), (0, 50)),
+    "hostile pages": (_pages(), (0,)),
     "hostile simulation": (_simulations(), (0,)),
     "unspoilt run": (_unspoilt(), (0,)),
 }

@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import errno
+import inspect
 import os
 import shutil
 import signal
@@ -184,8 +185,8 @@ def killed_within_a_write(trial: Trial) -> Result:
 
 def transient_error(trial: Trial) -> Result:
     random, reference, result = begin(trial)
-    call = random.choice([call for call in _FAILING_CALLS if reference.calls.get(call)])
-    number = max(3, _number(random, reference.calls[call]))  # the first are of making the folder: a plain refusal
+    call = random.choice([f"saving {call}" for call in _FAILING_CALLS if reference.calls.get(f"saving {call}")])
+    number = _number(random, reference.calls[call])
     fault = AtCall(call, number, random.choice([errno.EIO, errno.ESTALE]))
     result.what += f", {errno.errorcode[fault.error]} at {call} {number}"
     ended = run(reference.arguments, trial.folder, lambda: act_at(fault, trial.folder))
@@ -318,7 +319,9 @@ def _be_impatient() -> None:
     """A worker hangs after a second or two, and not after a minute."""
     from ludus.envs.gym_workers import GymWorkersVecEnv
 
-    GymWorkersVecEnv.__init__.__defaults__ = (2.0,)
+    make: Any = GymWorkersVecEnv.__init__
+    given = [p for p in inspect.signature(make).parameters.values() if p.default is not p.empty]
+    make.__defaults__ = tuple(2.0 if p.name == "timeout_s" else p.default for p in given)
 
 
 # Environments -----------------------------------------------------------------------------------------
@@ -372,17 +375,17 @@ class Kind:
 
 
 KINDS = {
-    "killed at a moment": Kind(killed_at_a_moment, 55, (0, 5), tuple(JOBS)),
-    "killed at a call": Kind(killed_at_a_call, 55, (0, 7), tuple(JOBS)),
-    "killed before a checkpoint": Kind(killed_before_a_checkpoint, 11, (0,), tuple(JOBS)),
+    "killed at a moment": Kind(killed_at_a_moment, 55, (5,), tuple(JOBS)),
+    "killed at a call": Kind(killed_at_a_call, 55, (7,), tuple(JOBS)),
+    "killed before a checkpoint": Kind(killed_before_a_checkpoint, 11, (7,), tuple(JOBS)),
     "killed before final": Kind(killed_before_final, 10, (6,)),
     "killed within a write": Kind(killed_within_a_write, 10, (4,)),
-    "SIGTERM": Kind(sigterm, 11, (5,), tuple(JOBS)),
-    "Ctrl-C": Kind(ctrl_c, 11, (0,), tuple(JOBS)),
-    "stopped twice": Kind(stopped_twice, 11, (0,), tuple(JOBS)),
-    "transient error": Kind(transient_error, 20, (0, 6)),
-    "full disk": Kind(full_disk, 12, (4,)),
-    "without links": Kind(without_links, 4, (0,)),
+    "SIGTERM": Kind(sigterm, 11, (0,), tuple(JOBS)),
+    "Ctrl-C": Kind(ctrl_c, 11, (7,), tuple(JOBS)),
+    "stopped twice": Kind(stopped_twice, 11, (5,), tuple(JOBS)),
+    "transient error": Kind(transient_error, 20, (6,)),
+    "full disk": Kind(full_disk, 12, (6,)),
+    "without links": Kind(without_links, 10, (6,)),
     "folder deleted": Kind(folder_deleted, 6, (0,)),
     "worker killed": Kind(worker_killed, 4, (), (_WORKERS,)),
     "worker hangs": Kind(worker_hangs, 2, (), (_WORKERS,)),

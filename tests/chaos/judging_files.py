@@ -1,5 +1,6 @@
 """Clips and recorded data of a stranger: looked at, imported and trained on."""
 
+import json
 import os
 from pathlib import Path
 
@@ -7,8 +8,8 @@ from .jobs import EVERY_JOB, REPLAY, REWARD, arguments_of
 from .results import Result, Trial
 from .sandbox import Sandbox
 
-# (trials of the long form, numbers of the short form); beyond the files there are, they are drawn anew.
-KINDS = {"hostile data": (57, (0, 14, 42)), "hostile clips": (97, (1, 20, 35))}
+# (trials of the long form, numbers of the short form).
+KINDS = {"hostile data": (57, (1, 42)), "hostile clips": (97, (20, 35))}
 
 _ELSEWHERE = (
     "external_storage",
@@ -17,7 +18,9 @@ _ELSEWHERE = (
     "virtual_dataset",
     "virtual_actions",
 )
-_TRAIN_DATA = arguments_of("rrd-libero", REPLAY | REWARD | {"epochs": 1, "cycles": 1, "data": "home/FILE"})
+_TRAIN_DATA = arguments_of(
+    "rrd-libero", REPLAY | REWARD | {"epochs": 1, "cycles": 1, "data": "home/FILE", "data.keys": "state"}
+)
 _TRAIN_CLIP = arguments_of(
     "humanoid-mimic",
     EVERY_JOB | {"env.num-envs": 2, "ppo.horizon": 4, "ppo.minibatches": 1, "total-steps": 8, "eval.every": 8,
@@ -27,8 +30,8 @@ _TRAIN_CLIP = arguments_of(
 
 def judge(trial: Trial) -> Result:
     """Every command that reads such a file, in a sandbox of its own."""
-    files = _make(trial)
-    path = files[trial.number % len(files)]
+    names = json.loads((trial.shared / f"{trial.kind}.json").read_text())
+    path = trial.shared / trial.kind / names[trial.number % len(names)]
     result = Result(trial.kind, trial.number, trial.command, path.name, survived=True)
     for i, arguments in enumerate(_commands(trial.kind, path)):
         sandbox = Sandbox(trial.folder / f"{i}")
@@ -43,11 +46,14 @@ def judge(trial: Trial) -> Result:
     return result
 
 
-def _make(trial: Trial) -> list[Path]:
+def make_files(kind: str, seed: int, shared: Path) -> str:
+    """All files of a kind, for its trials to take one each."""
     from .hostile_files import hostile_clips, hostile_data_files
 
-    make, count = (hostile_data_files, 57) if trial.kind == "hostile data" else (hostile_clips, 97)
-    return make(trial.folder / "files", trial.seed + trial.number // count)
+    make = hostile_data_files if kind == "hostile data" else hostile_clips
+    names = [path.name for path in make(shared / kind, seed)]
+    (shared / f"{kind}.json").write_text(json.dumps(names))
+    return ""
 
 
 def _commands(kind: str, path: Path) -> list[list[str]]:

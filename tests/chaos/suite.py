@@ -61,11 +61,12 @@ def try_all(
 ) -> list[Result]:
     """Every trial in a process of its own, `jobs` at a time."""
     work = Path(tempfile.mkdtemp(prefix="ludus-chaos-"))
-    preload(looking=any(kind not in interruptions.KINDS for kind, _ in wanted))
+    looked_at = [kind for kind, _ in wanted if kind not in interruptions.KINDS]
+    preload(looking=bool(looked_at), exporting=len(looked_at) > 30)  # a sample exports next to nothing
     shared = work / "shared"
     shared.mkdir()
     try:
-        _prepare(wanted, shared, jobs)
+        _prepare(wanted, seed, shared, jobs)
         trials = [Trial(kind, n, seed, work / f"trial-{i}", shared) for i, (kind, n) in enumerate(wanted)]
         results = []
         for i, made in in_processes([partial(_try, trial) for trial in trials], jobs):
@@ -85,15 +86,17 @@ def try_all(
             shutil.rmtree(work, ignore_errors=True)
 
 
-def _prepare(wanted: Sequence[tuple[str, int]], shared: Path, jobs: int) -> None:
+def _prepare(wanted: Sequence[tuple[str, int]], seed: int, shared: Path, jobs: int) -> None:
     """What trials share: runs that were left alone, runs that a stranger spoils, files."""
     write_files(shared)
     names = [interruptions.KINDS[kind].job_of(n) for kind, n in wanted if kind in interruptions.KINDS]
     tasks: list[Task] = [partial(_refer, job, shared) for job in dict.fromkeys(names) if job]
     tasks += hostile_runs.preparations(wanted, shared)
+    of_files = {kind for kind, _ in wanted if kind in judging_files.KINDS}
+    tasks += [partial(judging_files.make_files, kind, seed, shared) for kind in sorted(of_files)]
     for _, problem in in_processes(tasks, jobs):
         if problem:
-            raise RuntimeError(f"A run that is left alone does not train: {problem}")
+            raise RuntimeError(f"What trials need cannot be made: {problem}")
 
 
 def _refer(job: str, shared: Path) -> str:
