@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 import typing
+from collections.abc import Hashable
 from typing import Any
 
 from ludus.errors import ConfigError
@@ -60,8 +61,8 @@ def check_fields(config: Any, path: str = "") -> None:
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind, include_extras=True)
+def _hints(kind: Hashable) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)  # of a dataclass
 
 
 def _problem(value: Any, hint: Any) -> str:
