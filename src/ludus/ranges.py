@@ -51,7 +51,7 @@ SHARE = Range(0, 1)
 
 def check_fields(config: Any, path: str = "") -> None:
     """One sentence where a field, also of a section, is not of its type, none of its choices or out of range."""
-    for name, hint in _hints(type(config)).items():
+    for name, hint in _hints(type(config)).items():  # type: ignore[arg-type]
         value = getattr(config, name)
         if dataclasses.is_dataclass(value):
             check_fields(value, f"{path}{name}.")
