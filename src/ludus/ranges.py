@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 import typing
+from collections.abc import Hashable
 from typing import Any
 
 from ludus.errors import ConfigError
@@ -50,7 +51,7 @@ SHARE = Range(0, 1)
 
 def check_fields(config: Any, path: str = "") -> None:
     """One sentence where a field, also of a section, is not of its type, none of its choices or out of range."""
-    for name, hint in _hints(type(config)).items():
+    for name, hint in _hints(type(config)).items():  # type: ignore[arg-type]
         value = getattr(config, name)
         if dataclasses.is_dataclass(value):
             check_fields(value, f"{path}{name}.")
@@ -60,8 +61,8 @@ def check_fields(config: Any, path: str = "") -> None:
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind, include_extras=True)
+def _hints(kind: Hashable) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)  # of a dataclass
 
 
 def _problem(value: Any, hint: Any) -> str:

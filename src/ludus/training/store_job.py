@@ -22,6 +22,8 @@ _TRIAL_BATCHES = 20
 class StoreJob(Job):
     """A store and the batches that are made of it."""
 
+    _skipped: Tensor
+    _tried: int
     recorded: Recorded | None = None  # where the store was filled from files, which are not in a checkpoint
 
     def __init__(
