@@ -48,7 +48,7 @@ def test_correctness_02_act_keeps_the_start_of_a_discrete_space(
     )
     policy = ludus.load(run)
     env = gym.make("gym_test_envs:ludus-test/Echo-v0", kind=kind)
-    obs = spaces.flatten(env.observation_space, env.reset(seed=0)[0])
+    obs: Any = spaces.flatten(env.observation_space, env.reset(seed=0)[0])
     actor = policy.actor(deterministic=False, generator=torch.Generator().manual_seed(0))
     seen = np.stack([actor.act(obs.astype(np.float32)) for _ in range(60)])
     assert seen.min(0).tolist() == lowest

@@ -130,13 +130,13 @@ def test_decided_the_first_iteration_learns_from_what_it_acted_on_raw_observatio
 
 def test_decided_adapting_multiplies_the_annealed_rate_and_may_outweigh_it() -> None:
     ppo = make_ppo(make_policy(), learning_rate=1e-3, learning_rate_final=1e-4, target_kl=0.02, kl_control="adapt")
-    assert ppo._schedule_rates(0.5)[0] == pytest.approx(5.5e-4)
+    assert ppo.schedule_rates(0.5)[0] == pytest.approx(5.5e-4)
     for _ in range(50):
         ppo.adapt_rate(0.001)
-    assert ppo._schedule_rates(1.0)[0] == pytest.approx(10 * 1e-4)  # the factor is at most 10
+    assert ppo.schedule_rates(1.0)[0] == pytest.approx(10 * 1e-4)  # the factor is at most 10
     for _ in range(50):
         ppo.adapt_rate(1.0)
-    assert ppo._schedule_rates(1.0)[0] == pytest.approx(0.01 * 1e-4)
+    assert ppo.schedule_rates(1.0)[0] == pytest.approx(0.01 * 1e-4)
 
 
 def test_decided_amps_loss_is_half_the_least_squares_and_the_whole_penalty() -> None:

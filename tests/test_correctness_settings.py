@@ -227,7 +227,12 @@ def test_correctness_14_total_steps_win_over_a_presets_epochs(preset: str) -> No
 
 def test_correctness_14_the_flag_wins_on_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     planned: list[TrainConfig] = []
-    monkeypatch.setattr("ludus.runs.train", lambda name, run_dir, config: planned.append(config) or tmp_path)
+
+    def train(name: str, run_dir: str | None, config: TrainConfig) -> Path:
+        planned.append(config)
+        return tmp_path
+
+    monkeypatch.setattr("ludus.runs.train", train)
     monkeypatch.setattr("ludus.cli._exit_if_incomplete", lambda folder: None)
     (tmp_path / "mine.yaml").write_text("loop: {epochs: 5}\n")
     arguments = ["--total-steps", "20000", "--eval.every", "5000", "--config", str(tmp_path / "mine.yaml")]
@@ -259,7 +264,7 @@ def test_correctness_05_what_the_machine_cannot_hold_is_refused_before_it_is_mad
     settings: dict[str, Any], advice: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=r"This run needs .* of memory, but cpu has .* free") as refusal:
-        ludus.train("gym:CartPole-v1", run_dir=tmp_path / "run", **{"overrides": settings})
+        ludus.train("gym:CartPole-v1", run_dir=tmp_path / "run", overrides=settings)
     assert advice in str(refusal.value)
     assert not (tmp_path / "run").exists()
 

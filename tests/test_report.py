@@ -568,8 +568,8 @@ def test_trust_15_the_replay_moves_in_its_sandbox_within_the_report(
     browser.open(path)
     corner = "position:fixed;left:0;top:0;width:360px;height:195px;z-index:9"  # where the pictures are taken
     browser.js(f"document.querySelector('iframe').style = '{corner}'")
-    first = browser.wait_for(lambda picture, _: len(picture) > 20_000, seconds=120)  # drawn, not blank
-    assert browser.wait_for(lambda picture, _: picture != first, seconds=120) != first
+    first = browser.wait_for(lambda picture, _: len(picture) > 20_000)  # drawn, not blank
+    assert browser.wait_for(lambda picture, _: picture != first) != first
     assert browser.js("document.querySelector('iframe').contentDocument") is None
     assert browser.requests() == [path.as_uri()]
     assert browser.errors() == []

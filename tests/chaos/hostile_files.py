@@ -494,7 +494,7 @@ def good_deepmimic() -> dict[str, Any]:
 
 
 def good_csv() -> str:
-    names = ["time", "root_x", "root_y", "root_z", "root_qw", "root_qx", "root_qy", "root_qz", *JOINTS]
+    names: list[Any] = ["time", "root_x", "root_y", "root_z", "root_qw", "root_qx", "root_qy", "root_qz", *JOINTS]
     rows = [[i / 30, 0, 0, 0.9, 1, 0, 0, 0, *[0] * len(JOINTS)] for i in range(FRAMES)]
     return "\n".join(",".join(map(str, row)) for row in [names, *rows]) + "\n"
 

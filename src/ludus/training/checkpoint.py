@@ -128,7 +128,7 @@ def _write_checkpoint(folder: Path, step: int, models: Mapping[str, Model], trai
 
 def _as_os_error(error: SafetensorError) -> OSError:
     """safetensors writes by itself, and tells the system's error in words."""
-    code = re.search(r"code: (\d+)", str(error))
+    code = re.search(r"(?:code:|os error) (\d+)", str(error))
     number = int(code[1]) if code else errno.EINVAL
     return OSError(number, os.strerror(number) if code else str(error))
 
