@@ -99,7 +99,7 @@ class Ended:
     def line(self) -> str:
         """For a report of what went wrong."""
         ended = f"killed by {signal.Signals(-self.code).name}" if self.code < 0 else f"exit {self.code}"
-        return f"ludus {' '.join(self.arguments)[:200]} → {self.hung or ended}: {self.told[:300]}"
+        return f"ludus {' '.join(self.arguments)[:60]} → {self.hung or ended}: {self.told[:300]}"
 
 
 class Child:

@@ -164,7 +164,9 @@ def _wrap_writes(consider: Callable[[str, Any], None]) -> None:
         try:
             consider("write", filename)
         except OSError as error:  # in the words of safetensors
-            raise SafetensorError(f"I/O error: {error.strerror} (os error {error.errno})") from None
+            raise SafetensorError(
+                f"Error while serializing: I/O error: {error.strerror} (os error {error.errno})"
+            ) from None
         return real_serialize(tensors, filename, *others, **options)
 
     builtins.open, os.write = open_watched, write
