@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from ludus.errors import ConfigError
 from ludus.policies.vision import (
     ConvEncoder,
     FrozenEncoder,
@@ -35,7 +36,7 @@ def test_encoders_take_every_usual_size(kind: str, size: tuple[int, int]) -> Non
 
 def test_an_image_is_refused_where_it_is_none() -> None:
     for shape in ((48, 48), (48, 48, 1), (3, 48, 48), (8, 48, 3)):
-        with pytest.raises(ValueError, match="an image is"):
+        with pytest.raises(ConfigError, match="an image is"):
             ConvEncoder(shape, 8)
 
 

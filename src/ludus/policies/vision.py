@@ -142,7 +142,7 @@ def _kernel(stride: int) -> int:
 
 def _check_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     if len(shape) != 3 or shape[2] != 3 or min(shape[:2]) < 16:
-        raise ValueError(f"an image is height × width × 3, at least 16 pixels each way, not {shape}")
+        raise ConfigError(f"an image is height × width × 3, at least 16 pixels each way, not {shape}")
     return shape
 
 
