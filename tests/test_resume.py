@@ -19,9 +19,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import Tensor
 
 import ludus
 import warm_python
+from ludus.algorithms.ppo import PPO
 from ludus.buffers.segments import Segments
 from ludus.errors import CheckpointError, ConfigError, EnvError
 from ludus.logging.console import Console
@@ -587,16 +589,18 @@ def test_a_run_that_failed_before_its_first_checkpoint_says_that_there_is_none(t
 def test_after_a_rollback_the_metrics_have_no_row_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rewards of the fifteenth rollout are not numbers: not one gradient of its updates is."""
     spoiled: list[int] = []
-    collect = Collector.collect
+    update = PPO.update
 
-    def spoil_once(self: Collector, update: int, *arguments: Any, **named: Any) -> Segments:
-        segments = collect(self, update, *arguments, **named)
-        if update == 14 and not spoiled:
-            spoiled.append(update)
+    def spoil_once(self: PPO, segments: Segments, progress: float) -> dict[str, Tensor]:
+        kept = segments.track.reward.clone()
+        if round(60 * progress) == 14 and not spoiled:
+            spoiled.append(14)
             segments.track.reward.fill_(torch.nan)
-        return segments
+        metrics = update(self, segments, progress)
+        segments.track.reward.copy_(kept)
+        return metrics
 
-    monkeypatch.setattr(Collector, "collect", spoil_once)
+    monkeypatch.setattr(PPO, "update", spoil_once)
     folder = train("cartpole", tmp_path / "run", StopAt(30))
     assert spoiled
     assert [row["step"] for row in metric_rows(folder) if "train/policy_loss" in row] == [
