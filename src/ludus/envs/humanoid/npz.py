@@ -76,7 +76,7 @@ def _read(path: Path, members: zipfile.ZipFile, name: str, most_values: int) -> 
 
 
 def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
-    version = np.lib.format.read_magic(member)  # type: ignore[arg-type]
+    version = np.lib.format.read_magic(member)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    shape, _, dtype = readers[version](member)  # type: ignore[arg-type]
+    shape, _, dtype = readers[version](member)
     return shape, dtype
