@@ -25,7 +25,7 @@ INEXACT = (
 
 def zeros(env: VecEnv) -> torch.Tensor:
     dtype = torch.float32 if env.action_space.shape else torch.int64
-    return torch.zeros((env.num_rows, *env.action_space.shape), dtype=dtype)
+    return torch.zeros((env.num_rows, *(env.action_space.shape or ())), dtype=dtype)
 
 
 @pytest.mark.parametrize("env_id", ["LunarLander-v3", "BipedalWalker-v3", "CarRacing-v3"])

@@ -279,7 +279,7 @@ def test_an_environment_that_does_not_grow_is_left_in_peace(env_id: str) -> None
         for _ in range(5):
             env.state()
             for _ in range(20):
-                env.step(torch.zeros((2, *env.action_space.shape), dtype=torch.int64))
+                env.step(torch.zeros((2, *(env.action_space.shape or ())), dtype=torch.int64))
 
 
 # Never ending -----------------------------------------------------------------------------------------

@@ -321,7 +321,7 @@ STEP_FORM = "it must give (obs, reward, terminated, truncated, info)."
 
 
 def _success_of(info: dict[str, Any]) -> float:
-    value = next((info[key] for key in _SUCCESS_KEYS if key in info), None)
+    value: Any = next((info[key] for key in _SUCCESS_KEYS if key in info), None)
     try:
         return float(value) if type(value) in _NUMBERS else math.nan
     except OverflowError:
