@@ -290,9 +290,9 @@ class GymBlock(EnvBlock):
                 raise self._broken(row, "step", f"gives {form_of(result)}; {STEP_FORM}") from None
             if type(reward) not in _NUMBERS:
                 reward = self._number(row, "reward", reward)
-            if type(terminated) not in _FLAGS:
+            if terminated is not False and terminated is not True:
                 terminated = self._flag(row, "terminated", terminated)
-            if type(truncated) not in _FLAGS:
+            if truncated is not False and truncated is not True:
                 truncated = self._flag(row, "truncated", truncated)
             try:
                 reward_out[row] = reward
