@@ -23,9 +23,9 @@ from ludus.logging.console import Console
 from ludus.policies.making import make_actor_critic
 from ludus.policies.policy import PolicyConfig
 from ludus.training.evaluator import evaluate, limit_warnings
-from misbehaving_envs import RESETS, RUBBISH
 
 pytest.importorskip("pettingzoo", reason="a part of the environments here is PettingZoo's")
+from misbehaving_envs import RESETS, RUBBISH  # noqa: E402 (which imports it)
 
 Make = Callable[..., VecEnv]
 RUDE = "misbehaving_envs:ludus-test/Rude-v0"
