@@ -25,7 +25,7 @@ from ludus.policies.policy import PolicyConfig
 from ludus.training.evaluator import evaluate, limit_warnings
 
 pytest.importorskip("pettingzoo", reason="a part of the environments here is PettingZoo's")
-from misbehaving_envs import RESETS, RUBBISH  # noqa: E402 (which imports it)
+from misbehaving_envs import RESETS, RUBBISH
 
 Make = Callable[..., VecEnv]
 RUDE = "misbehaving_envs:ludus-test/Rude-v0"

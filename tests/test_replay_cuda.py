@@ -73,7 +73,7 @@ def test_a_graph_trains_as_single_calls_do(case: str, device: str, recordings: R
     for ours, theirs, old in zip(graphs.weights(), eager.weights(), before, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
         assert float((ours - old).abs().max()) > 1e-4, "nothing was learned"
-    assert (recordings.count > 0) == (device == "cuda")
+    assert (recordings.count > 0) == (device == "cuda" and case != "rd")  # whose batches change in size
 
 
 class StopAt(ludus.Callback):
