@@ -10,6 +10,7 @@ import torch
 import tyro
 from torch import Tensor
 
+from ludus.envs import make_vec_env
 from ludus.envs.check import check_env
 from ludus.envs.custom import VecConfig, find_env_factory, make_custom
 from ludus.envs.vec import State, Step, VecEnv
@@ -173,8 +174,8 @@ def test_a_factory_that_raises_is_named() -> None:
 
 
 def test_no_environments_are_refused() -> None:
-    with pytest.raises(ConfigError, match="num_envs >= 1"):
-        make("plain", 0)
+    with pytest.raises(ConfigError, match="at least 1 environment"):
+        make_vec_env(VecConfig("test_custom_env:plain"), 0)
 
 
 def test_any_factory_has_a_preset_and_a_wrong_name_none() -> None:

@@ -226,10 +226,12 @@ def test_simulations_that_lack_room_are_told_of_once(algo: str, monkeypatch: pyt
     """As MuJoCo Warp counts them; here they are made up."""
     monkeypatch.setattr(CpuSimulator, "faults", lambda self: {"contact_overflow": 3.0, "constraint_overflow": 0.0})
     settings = {
-        "env.num_envs": 4, "env.max_steps": 10, "env.threads": 1, "ppo.horizon": 8, "ppo.minibatches": 1,
-        "groups": 1, "policy.hidden": (8,), "replay.steps": 8, "replay.train_batches": 1, "replay.warmup": 8,
-        "replay.capacity": 200, "loop.total_steps": 96, "eval.every": 96, "eval.episodes": 1, "log.report": False,
+        "env.num_envs": 4, "env.max_steps": 10, "env.threads": 1, "groups": 1, "policy.hidden": (8,),
+        "loop.total_steps": 96, "eval.every": 96, "eval.episodes": 1, "log.report": False,
     }  # fmt: skip
+    rollout: dict[str, Any] = {"ppo.horizon": 8, "ppo.minibatches": 1}
+    replay = {"replay.steps": 8, "replay.train_batches": 1, "replay.warmup": 8, "replay.capacity": 200}
+    settings |= rollout if algo == "ppo" else replay
     output = io.StringIO()
     folder = ludus.train("hopper", "run", console=Console("plain", output), algo=algo, overrides=settings)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

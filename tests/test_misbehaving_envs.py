@@ -327,9 +327,10 @@ def test_trust_24_an_environment_with_a_limit_is_never_cut() -> None:
 def test_trust_24_a_training_without_a_time_limit_says_so_first_and_evaluates_to_its_end(
     algo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings: dict[str, Any] = {"ppo.horizon": 16, "ppo.minibatches": 1, "env.num_envs": 2, "eval.max_steps": 60}
+    settings: dict[str, Any] = {"env.num_envs": 2, "eval.max_steps": 60}
     settings |= {"loop.total_steps": 64, "eval.episodes": 2, "log.report": False, "log.tensorboard": False}
-    settings |= {"replay.steps": 16, "replay.warmup": 16, "replay.train_batches": 1} if algo == "dqn" else {}
+    replay = {"replay.steps": 16, "replay.warmup": 16, "replay.train_batches": 1}
+    settings |= replay if algo == "dqn" else {"ppo.horizon": 16, "ppo.minibatches": 1}
     run = ludus.train(
         f"gym:{ENDLESS}", run_dir=tmp_path / "run", console=Console("plain"), algo=algo, overrides=settings
     )

@@ -432,7 +432,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "fps -30": (lambda v: put(v, "fps", -30.0), "-30 frames a second"),
     "fps 1e6": (lambda v: put(v, "fps", 1e6), r"1e\+06 frames a second"),
     "fps three": (lambda v: put(v, "fps", [30.0, 30.0, 30.0]), "is not a clip"),
-    "fps a word": (lambda v: put(v, "fps", "fast"), "is not a clip"),
+    "fps a word": (lambda v: put(v, "fps", "fast"), "fps is <U4, not numbers"),
     "no fps": (lambda v: v.pop("fps"), "lacks fps"),
     "no joints, no loop": (lambda v: (v.pop("joint_pos"), v.pop("loop")), "lacks loop, joint_pos"),
     "no format": (lambda v: v.pop("format"), "not a clip of Ludus"),
@@ -441,7 +441,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "fewer rotations": (lambda v: put(v, "root_quat", v["root_quat"][:-1]), "root_quat has the shape"),
     "flat": (lambda v: put(v, "root_pos", v["root_pos"].ravel()), "has the shape"),
     "a single number": (lambda v: put(v, "root_pos", 1.0), "root_pos"),
-    "words": (lambda v: put(v, "root_pos", [["a", "b", "c"]] * 73), "is not a clip"),
+    "words": (lambda v: put(v, "root_pos", [["a", "b", "c"]] * 73), "root_pos is <U1, not numbers"),
     "no unit quaternion": (lambda v: put(v, "root_quat", 1.5 * v["root_quat"]), "no unit quaternion"),
     "zero quaternion": (lambda v: spoil(v, "root_quat", 9, 0.0), "frame 9 is no unit quaternion"),
 }  # fmt: skip

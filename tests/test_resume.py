@@ -25,7 +25,7 @@ import ludus
 import warm_python
 from ludus.algorithms.ppo import PPO
 from ludus.buffers.segments import Segments
-from ludus.errors import CheckpointError, ConfigError, EnvError
+from ludus.errors import ConfigError, EnvError
 from ludus.logging.console import Console
 from ludus.logging.jsonl import read_metrics
 from ludus.policies.actor_critic import ActorCritic
@@ -572,17 +572,17 @@ def test_after_an_emergency_a_segment_is_still_one_piece_of_one_trajectory(
     resume(tmp_path / "run")
 
 
-def test_a_run_that_failed_before_its_first_checkpoint_says_that_there_is_none(tmp_path: Path) -> None:
+def test_a_run_that_failed_before_its_first_checkpoint_is_not_overwritten_but_begun_again(tmp_path: Path) -> None:
     class EarlyTrouble(ludus.Callback):
         def on_start(self, run: Trainer) -> None:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         train("cartpole", tmp_path / "run", EarlyTrouble())
-    with pytest.raises(CheckpointError, match="no checkpoint"):
-        resume(tmp_path / "run")
     with pytest.raises(ConfigError, match="already holds a run"):
         train("cartpole", tmp_path / "run")
+    with pytest.raises(ZeroDivisionError):  # which begins it again
+        resume(tmp_path / "run", EarlyTrouble())
 
 
 # Losses that are not numbers --------------------------------------------------------------------------

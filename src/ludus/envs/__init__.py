@@ -17,6 +17,7 @@ from ludus.envs.locomotion import LocomotionConfig, make_locomotion
 from ludus.envs.mettagrid import MettagridConfig, make_mettagrid
 from ludus.envs.pettingzoo import PettingZooConfig, make_pettingzoo
 from ludus.envs.vec import VecEnv
+from ludus.errors import ConfigError
 from ludus.ranges import check_fields
 
 EnvConfig = (
@@ -54,6 +55,8 @@ def make_vec_env(
     """
     asked: dict[str, Any] = {"num_envs": num_envs}
     check_fields(dataclasses.replace(config, **asked), "env.")
+    if num_envs < 1:
+        raise ConfigError(f"A group needs at least 1 environment, not {num_envs}.")
     match config:
         case KukaConfig():
             return KukaPickPlace(config, num_envs, config.threads or available_cores(), evaluation, device)

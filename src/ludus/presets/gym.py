@@ -64,7 +64,7 @@ def _lunar_lander(config: TrainConfig) -> TrainConfig:
             gae_lambda=0.98,
             entropy_coef=0.01,
         ),
-        loop=LoopConfig(total_steps=300_000),
+        loop=LoopConfig(total_steps=600_000),
         eval=EvalConfig(every=50_000, episodes=50, stochastic=False),
     )
 
@@ -92,7 +92,7 @@ def _blackjack(config: TrainConfig) -> TrainConfig:
 
 def _taxi(config: TrainConfig) -> TrainConfig:
     """Much entropy at first: picking up and setting down cost 10 until they are learned, and would be given up."""
-    ppo = PPOConfig(horizon=64, minibatches=8, gamma=0.98, entropy_coef=0.1)
+    ppo = PPOConfig(horizon=64, minibatches=8, gamma=0.98, entropy_coef=0.3)
     return _toy_text(config, ppo, steps=300_000, episodes=200)
 
 
