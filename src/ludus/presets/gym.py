@@ -64,7 +64,7 @@ def _lunar_lander(config: TrainConfig) -> TrainConfig:
             gae_lambda=0.98,
             entropy_coef=0.01,
         ),
-        loop=LoopConfig(total_steps=600_000),
+        loop=LoopConfig(total_steps=1_000_000),
         eval=EvalConfig(every=50_000, episodes=50, stochastic=False),
     )
 
