@@ -57,6 +57,15 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> Recordings:
     return counted
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What slow.txt names is slow, single cases of a test included."""
+    named = set((TESTS / "slow.txt").read_text().splitlines())
+    for item in items:
+        if item.nodeid.removeprefix("tests/") in named:
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The last line, for whoever reads no more than that."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")

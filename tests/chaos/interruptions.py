@@ -375,14 +375,14 @@ class Kind:
 
 
 KINDS = {
-    "killed at a moment": Kind(killed_at_a_moment, 55, (5,), tuple(JOBS)),
+    "killed at a moment": Kind(killed_at_a_moment, 55, (0,), tuple(JOBS)),
     "killed at a call": Kind(killed_at_a_call, 55, (7,), tuple(JOBS)),
     "killed before a checkpoint": Kind(killed_before_a_checkpoint, 11, (7,), tuple(JOBS)),
-    "killed before final": Kind(killed_before_final, 10, (6,)),
-    "killed within a write": Kind(killed_within_a_write, 10, (4,)),
+    "killed before final": Kind(killed_before_final, 10, (0,)),
+    "killed within a write": Kind(killed_within_a_write, 10, (0,)),
     "SIGTERM": Kind(sigterm, 11, (0,), tuple(JOBS)),
-    "Ctrl-C": Kind(ctrl_c, 11, (7,), tuple(JOBS)),
-    "stopped twice": Kind(stopped_twice, 11, (5,), tuple(JOBS)),
+    "Ctrl-C": Kind(ctrl_c, 11, (0,), tuple(JOBS)),
+    "stopped twice": Kind(stopped_twice, 11, (), tuple(JOBS)),
     "transient error": Kind(transient_error, 20, (6,)),
     "full disk": Kind(full_disk, 12, (6,)),
     "without links": Kind(without_links, 10, (6,)),
