@@ -33,7 +33,7 @@ demo: install  ## train the KUKA (minutes on two cores), evaluate it on 200 new 
 lint: install  ## ruff (lint, format) and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --num-workers 2
+	$(BIN)/mypy
 
 # MuJoCo Warp runs on a CPU as well, slowly: enough to hold it against MuJoCo.
 $(VENV)/.warp: $(VENV)/.installed
