@@ -44,7 +44,7 @@ $(VENV)/.warp: $(VENV)/.installed
 WORKERS ?= 2
 PYTEST = -m pytest -n $(WORKERS) --dist worksteal
 
-test: lint $(VENV)/.warp  ## lint, types and the tests (6 minutes on two cores)
+test: lint $(VENV)/.warp  ## lint, types and the tests (about 8 minutes on two cores)
 	$(BIN)/python $(PYTEST)
 
 test-all: lint $(VENV)/.warp  ## the slow tests too
