@@ -176,9 +176,9 @@ def test_trust_08_a_deleted_run_folder_is_written_anew(alone: Path, tmp_path: Pa
 def test_trust_08_losses_that_were_deleted_leave_their_places_empty(tmp_path: Path) -> None:
     import numpy as np
 
-    log = BatchLog(tmp_path / "R_loss.f32")
+    log = BatchLog(tmp_path / "run" / "R_loss.f32")
     log.append(np.array([1.0, 2.0]), 0)
-    log.path.unlink()
+    shutil.rmtree(log.path.parent)
     log.append(np.array([3.0]), 2)
     found = np.fromfile(log.path, "float32")
     assert np.isnan(found[:2]).all()

@@ -25,6 +25,7 @@ class BatchLog:
         persistently(lambda: self._append(losses.astype("<f4").tobytes(), 4 * logged))
 
     def _append(self, content: bytes, start: int) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)  # the whole folder may have been deleted
         with open_to_append(self.path) as file:
             size = os.fstat(file.fileno()).st_size
             file.truncate(min(size, start))  # a failed attempt may have left a part

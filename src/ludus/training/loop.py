@@ -230,6 +230,7 @@ class Trainer:
         """evaluation.json: the newest evaluation, kind by kind of episode."""
         if table := self.job.table():
             text = json.dumps({"step": self.step, "rows": table}, indent=1)
+            self.run_dir.mkdir(parents=True, exist_ok=True)  # which may have been deleted
             persistently(lambda: write_whole(self.run_dir / "evaluation.json", text))
 
     def _conclude(self, metrics: dict[str, float], always_save: bool) -> bool:
