@@ -8,6 +8,9 @@ MUJOCO_TESTS := $(addprefix tests/test_,$(addsuffix .py,kuka locomotion registra
 # A new folder every time, and not from the shell's environment: nothing of the user's is ever overwritten.
 RUN := runs/demo/$(shell date +%Y%m%d-%H%M%S)
 
+# The tests start Python hundreds of times: each would compile all of Ludus again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install demo test test-all test-gpu test-mujoco4 chaos lint bench clean
 
 help:  ## show the verbs
@@ -41,14 +44,19 @@ $(VENV)/.warp: $(VENV)/.installed
 	@touch $@
 
 # Two processes by default: each takes up to 2 GB. What a process has not begun, an idle one takes over.
+# The types are checked beside them, or a core would have nothing to do for that long.
 WORKERS ?= 2
-PYTEST = -m pytest -n $(WORKERS) --dist worksteal
+PYTEST_FLAGS ?=
 
-test: lint $(VENV)/.warp  ## lint, types and the tests (about 8 minutes on two cores)
-	$(BIN)/python $(PYTEST)
+test: $(VENV)/.warp  ## lint, types and the tests (about 5 minutes on two cores)
+	@$(MAKE) --no-print-directory -j 2 pytest lint
 
-test-all: lint $(VENV)/.warp  ## the slow tests too
-	$(BIN)/python $(PYTEST) -m ''
+test-all: $(VENV)/.warp  ## the slow tests too (about 25 minutes)
+	@$(MAKE) --no-print-directory -j 2 pytest lint PYTEST_FLAGS="-m ''"
+
+.PHONY: pytest
+pytest:
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_FLAGS)
 
 # In the environment of PYTHON, as it is: a machine with a GPU may have no network. In one process: it has one GPU.
 test-gpu:  ## what is about a GPU, on the one that is there; needs PYTHON with torch, pytest and what Ludus needs

@@ -15,9 +15,11 @@ from torch import Tensor
 from torch.nn.utils import prune
 
 import ludus
-from ludus.buffers.segments import SegmentSchedule
+from ludus.algorithms.ppo import PPO
+from ludus.buffers.segments import Segments, SegmentSchedule
 from ludus.envs.vec import Step
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, TrainingError
+from ludus.logging.jsonl import read_metrics
 from ludus.policies import lstm
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.lstm import LSTM
@@ -26,7 +28,7 @@ from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_heads import GreedyHead
 from ludus.training import replay_collector
 from ludus.training.collector import Collector
-from ludus.training.loop import Trainer
+from ludus.training.loop import MAX_ROLLBACKS, Trainer
 from ludus.training.off_policy import OffPolicyJob
 from ludus.training.replay_job import ReplayJob
 from test_segments import Counting
@@ -140,6 +142,61 @@ def test_correctness_01_a_cycles_skipped_updates_are_held_against_a_cycles_batch
     ludus.train("gym:CartPole-v1", run_dir=tmp_path / "run", callbacks=[watch], algo="dqn", **REPLAY)
     assert watch.rollbacks == 0
     assert "8 gradients were not finite and were skipped" in capsys.readouterr().out
+
+
+def diverge(monkeypatch: pytest.MonkeyPatch, times: int) -> Callable[[], int]:
+    """PPO's third update learns from rewards that are not numbers, so many times; counts them."""
+    update, spoiled = PPO.update, list[float]()
+
+    def spoil(self: PPO, segments: Segments, progress: float) -> dict[str, Tensor]:
+        if progress == 2 / 6 and len(spoiled) < times:
+            spoiled.append(progress)
+            segments.track.reward.fill_(torch.nan)
+        return update(self, segments, progress)
+
+    monkeypatch.setattr(PPO, "update", spoil)
+    return lambda: len(spoiled)
+
+
+def train_ppo(folder: Path, *callbacks: ludus.Callback) -> Path:
+    """Six iterations, and a checkpoint after the last."""
+    return ludus.train(
+        "gym:CartPole-v1",
+        run_dir=folder,
+        callbacks=callbacks,
+        env={"num_envs": 4},
+        policy={"hidden": (16, 16)},
+        ppo={"horizon": 8, "minibatches": 2, "update_epochs": 1},
+        total_steps=8 * 4 * 6,
+        eval={"episodes": 2},
+        log={"tensorboard": False, "report": False},
+    )
+
+
+class Rates(ludus.Callback):
+    def __init__(self) -> None:
+        self.factors: list[float] = []
+
+    def on_iteration(self, run: Trainer) -> None:
+        self.factors.append(run.job.rate_factor)
+
+
+def test_correctness_05_what_diverges_before_the_first_checkpoint_begins_again_with_half_the_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diverge(monkeypatch, times=1)
+    rates = Rates()
+    folder = train_ppo(tmp_path / "run", rates)
+    assert rates.factors == [1.0] * 2 + [0.5] * 6
+    steps = [row["step"] for row in read_metrics(folder / "metrics.jsonl") if "train/policy_loss" in row]
+    assert steps == [32 * i for i in range(1, 7)]
+
+
+def test_correctness_05_what_always_diverges_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoiled = diverge(monkeypatch, times=100)
+    with pytest.raises(TrainingError, match=r"Training diverged.*Try a smaller --ppo.learning-rate"):
+        train_ppo(tmp_path / "run")
+    assert spoiled() == MAX_ROLLBACKS + 1
 
 
 def test_correctness_03_a_lagging_copy_explores_by_its_schedule_before_anything_is_learned(

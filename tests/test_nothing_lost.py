@@ -232,8 +232,9 @@ def test_trust_09_training_goes_on_without_a_checkpoint_that_cannot_be_written(
 
 
 def test_trust_09_a_disk_that_never_works_again_ends_the_training_with_a_sentence(
-    tmp_path: Path, disk: Disk
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(files.time, "sleep", lambda seconds: None)
     with pytest.raises(CheckpointError, match="Input/output error"):
         train(tmp_path / "run", At(2, lambda: disk.fail(10**6)), loop__total_steps=32 * (MAX_UNSAVED + 3))
 

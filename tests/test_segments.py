@@ -70,7 +70,7 @@ def make_collector(rows: int, segments: int, horizon: int, groups: int = 1, memo
     return Collector(envs, policy, SegmentSchedule(rows, segments, horizon), gamma=0.9, seed=0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(shapes, st.integers(1, 2))
 def test_every_segment_is_a_contiguous_piece_of_one_row_and_no_step_is_used_twice_or_lost(
     shape: tuple[int, int, int], groups: int

@@ -162,7 +162,7 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def persistently(action: Callable[[], T], pause: Callable[[float], None] = time.sleep) -> T:
+def persistently(action: Callable[[], T]) -> T:
     """Do something with files, again after pauses of up to a second where an error may pass by itself."""
     for seconds in _PAUSES_S:
         try:
@@ -170,5 +170,5 @@ def persistently(action: Callable[[], T], pause: Callable[[float], None] = time.
         except OSError as error:
             if error.errno not in TRANSIENT:
                 raise
-            pause(seconds)
+            time.sleep(seconds)
     return action()

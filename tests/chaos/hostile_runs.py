@@ -942,10 +942,10 @@ def _unspoilt() -> list[Hostile]:
 
 KINDS: dict[str, tuple[list[Hostile], tuple[int, ...]]] = {
     # (all of them, the numbers of those in the short form)
-    "hostile code": (_code(), (3, 27)),
-    "hostile configuration": (_configurations(), (7, 54)),
-    "hostile links": (_links(), (2, 15)),
-    "hostile checkpoint": (_checkpoints(), (0, 50)),
+    "hostile code": (_code(), (3,)),
+    "hostile configuration": (_configurations(), (54,)),
+    "hostile links": (_links(), (15,)),
+    "hostile checkpoint": (_checkpoints(), (0,)),
     "hostile pages": (_pages(), (0,)),
     "hostile simulation": (_simulations(), (0,)),
     "unspoilt run": (_unspoilt(), (0,)),

@@ -455,22 +455,33 @@ class Trainer:
         return all(bool(torch.isfinite(weights).all()) for weights in self.job.weights())
 
     def _roll_back(self) -> None:
-        """Return to the newest checkpoint with half the learning rate."""
+        """Return to the newest checkpoint, or to the beginning, with half the learning rate."""
         rollbacks, factor = self.counters.rollbacks + 1, self.job.rate_factor / 2
-        if rollbacks > MAX_ROLLBACKS or not checkpoints_in(self.checkpoints):
+        if rollbacks > MAX_ROLLBACKS:
             raise TrainingError(
                 "Training diverged: losses are not finite numbers any more, and going back to a checkpoint did "
                 f"not help. Try a smaller --{self.job.rate_name}; what was trained on last is in the run's "
                 "nan_dump folder."
             )
-        checkpoint = newest_intact(self.checkpoints, self.console.warning)
-        self.console.warning(f"Going back to {checkpoint.name} with half the learning rate.")
-        self.restore(checkpoint)
+        if checkpoints_in(self.checkpoints):
+            checkpoint = newest_intact(self.checkpoints, self.console.warning)
+            self.console.warning(f"Going back to {checkpoint.name} with half the learning rate.")
+            self.restore(checkpoint)
+        else:
+            self.console.warning("Beginning again with half the learning rate: there is no checkpoint yet.")
+            self._begin_again()
         self.sinks.close()
         self.sinks = self._make_sinks(self.step, self.counters.metric_rows)
         self._batch_log.cut_to(self.counters.logged_batches)
         self.counters.rollbacks = rollbacks
         self.job.set_rate_factor(factor)
+
+    def _begin_again(self) -> None:
+        device = self.job.device
+        self.job.close()
+        del self.job  # before another takes as much memory
+        self.job = make_job(self.config, device)
+        self.counters = Counters()
 
     def close(self) -> None:
         """Give back processes, threads and files."""
