@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from ludus.trust import require_trust_in_file
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
                 errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)  # fmt: skip
+_python_format = warnings.formatwarning
 _EXIT_INTERRUPTED = 75  # "temporary failure": the run was saved and can be resumed
 _TEMPLATE = """usage: ludus COMMAND …
 
@@ -53,6 +55,7 @@ Flag = tyro.conf.FlagCreatePairsOff
 def main() -> None:
     """Entry point: a user's mistake is one sentence and exit code 2, never a stack trace."""
     threading.excepthook = _report_thread
+    warnings.formatwarning = _format_warning
     arguments = sys.argv[1:]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_TEMPLATE.format(version=__version__))
@@ -82,6 +85,15 @@ def _report_thread(failure: threading.ExceptHookArgs) -> None:
     """TensorBoard's writer hands its failure over at the next write, which reports it: no stack trace besides."""
     if type(failure.thread).__name__ != "_AsyncWriterThread":
         threading.__excepthook__(failure)
+
+
+def _format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A sentence alone, where it is one of Ludus': its place in the code is nothing to a user."""
+    if Path(filename).is_relative_to(Path(__file__).parent):
+        return f"WARNING: {plain_text(str(message), keep_lines=True)}\n"
+    return _python_format(message, category, filename, lineno, line)
 
 
 def _fail(message: str) -> None:

@@ -56,7 +56,7 @@ from ludus.training.run_folder import (
     taken_names,
 )
 from ludus.training.run_lock import run_lock
-from ludus.trust import mark_as_ours, require_trust
+from ludus.trust import MARK, is_mark, mark_as_ours, require_trust
 
 T = TypeVar("T")
 _FACTS = "run.json"
@@ -222,7 +222,7 @@ def _command(verb: str, folder: Path) -> str:
 def _refuse_taken(folder: Path) -> None:
     """A folder that holds a run, or files of the user's that one would overwrite, is left alone."""
     taken = taken_names(folder)
-    if not taken:
+    if not taken or (taken == [MARK] and is_mark(folder / MARK)):  # a training was killed between the first files
         return
     if CONFIG in taken:
         raise ConfigError(
@@ -246,12 +246,12 @@ def _facts(preset: str, config: TrainConfig) -> dict[str, Any]:
 
 
 def _create_run(folder: Path, config: TrainConfig, facts: dict[str, Any]) -> None:
-    """The configuration first: with it alone, a run that was killed here goes on."""
+    """The mark and the configuration first: with these alone, a run that was killed here goes on."""
     try:
         text = yaml.dump(to_dict(config), Dumper=PlainDumper, sort_keys=False)
+        persistently(lambda: mark_as_ours(folder, config))
         persistently(lambda: write_whole(folder / CONFIG, text))
         persistently(lambda: write_whole(folder / _FACTS, json.dumps(facts, indent=1)))
-        mark_as_ours(folder, config)
     except OSError as error:
         raise ConfigError(
             f"The run folder {folder} cannot be written: {error.strerror}. Choose another with --run-dir."

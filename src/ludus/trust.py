@@ -72,6 +72,15 @@ def mark_as_ours(run: Path, config: TrainConfig) -> None:
     write_whole(run / MARK, json.dumps({"signature": _signature(key, config)}))
 
 
+def is_mark(path: Path) -> bool:
+    """Whether this is what `mark_as_ours` writes, be it valid or not."""
+    try:
+        mark = read_json(path, _MARK_BYTES)
+    except (OSError, LudusError):
+        return False
+    return isinstance(mark, dict) and [*mark] == ["signature"]
+
+
 def _has_valid_mark(run: Path, config: TrainConfig) -> bool:
     try:
         mark = read_json(run / MARK, _MARK_BYTES)

@@ -5,9 +5,12 @@ Here an ended episode restarts inside the same step, and all results go to array
 """
 
 import math
+import sysconfig
+import traceback
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,6 +28,8 @@ _SUCCESS_KEYS = ("is_success", "success")
 # Types of numbers and flags that need no second look.
 _NUMBERS = frozenset({float, int, bool, np.bool_, *(np.dtype(c).type for c in "efdbhilqBHILQ")})
 _FLAGS = frozenset({bool, np.bool_})
+# Lines in these folders say less about an error than those of the user's own files.
+_INSTALLED = (*sysconfig.get_paths().values(), str(Path(__file__).parents[1]), "<frozen")
 LARGE_STATE = 100_000_000  # bytes of all environments of a group: worth a word
 _SMALL_STATE = 1_000_000  # below, nobody minds how it grows
 _GROWTH = 10  # times what was saved first
@@ -344,8 +349,17 @@ def form_of(value: Any) -> str:
 def told(error: BaseException) -> str:
     """An exception in words; one that would end Python is not taken for a wish of the user's."""
     if isinstance(error, SystemExit):
-        return f"it called sys.exit({'' if error.code is None else repr(error.code)})"
-    return f"{type(error).__name__}: {error}"
+        words = f"it called sys.exit({'' if error.code is None else repr(error.code)})"
+    else:
+        words = f"{type(error).__name__}: {error}"
+    return words + _place(error)
+
+
+def _place(error: BaseException) -> str:
+    """Where it was raised: the last line that is not of an installed package, or else the last line of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)] or frames
+    return f" ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
 
 
 def _step_of_lost_episode(action: Any) -> Any:

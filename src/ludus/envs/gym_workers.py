@@ -14,7 +14,6 @@ import os
 import signal
 import threading
 import time
-import traceback
 import warnings
 from collections import deque
 from multiprocessing import connection, reduction, util
@@ -267,7 +266,7 @@ class _Worker:
             raise _WorkerFailure(self._cause_of_death()) from None
         kind, content = answer[:1], answer[1:]
         if kind == _RAISED:
-            raise _WorkerFailure(f"it raised:\n{content.decode()}")
+            raise _WorkerFailure(f"{content.decode()}.")
         if kind == _BROKEN:
             raise EnvError(content.decode())
         return content
@@ -337,13 +336,9 @@ def _serve(pipe: connection.Connection, job: "_Job") -> None:
         pass
     except EnvError as error:
         raised = isinstance(error, EnvRaisedError)
-        pipe.send_bytes(_RAISED + _traceback() if raised else _BROKEN + str(error).encode(errors="replace"))
-    except BaseException:  # noqa: BLE001 (whatever it is, the trainer shows it)
-        pipe.send_bytes(_RAISED + _traceback())
-
-
-def _traceback() -> bytes:
-    return traceback.format_exc().encode(errors="replace")
+        pipe.send_bytes((_RAISED if raised else _BROKEN) + str(error).encode(errors="replace"))
+    except BaseException as error:  # noqa: BLE001 (whatever it is, the trainer shows it)
+        pipe.send_bytes(_RAISED + told(error).encode(errors="replace"))
 
 
 def _die_with_parent() -> None:

@@ -17,7 +17,7 @@ def process_context(preload: str) -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([preload])
+    context.set_forkserver_preload([preload, "ludus.envs.orphans"])
     return context
 
 

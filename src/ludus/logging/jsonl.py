@@ -44,12 +44,15 @@ class JsonlSink:
         self.path = Path(path)
         self._unwritten: list[bytes] = []
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Unbuffered: a row is in the file when `write` returns, whatever happens to this process.
-            self._file = open_to_append(self.path)
-            self.rows_written = truncate_to(self.path, None)  # rows of before a resume count
+            persistently(self._open)
         except OSError as error:
             raise self._failure(error) from error
+
+    def _open(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # Unbuffered: a row is in the file when `write` returns, whatever happens to this process.
+        self._file = open_to_append(self.path)
+        self.rows_written = truncate_to(self.path, None)  # rows of before a resume count
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
         row = {"step": int(step)} | {name: _plain(value) for name, value in metrics.items() if name != "step"}
