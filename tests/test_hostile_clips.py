@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chaos.hostile_files import good_clip, good_sources, hostile_clips, mutated
+from chaos.hostile.clips import good_clip, good_sources, hostile_clips
+from chaos.hostile.data_files import mutated
 from ludus.envs.humanoid.catalogue import clip_files, load_any
 from ludus.envs.humanoid.checks import check_motion
 from ludus.envs.humanoid.clip import load_clip

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from chaos.hostile_files import good_data_file, hostile_data_files, mutated
+from chaos.hostile.data_files import good_data_file, hostile_data_files, mutated
 from ludus.data import DataConfig, read_episodes, scan
 from ludus.data.commands import data as data_command
 from ludus.data.info import describe
@@ -214,3 +214,11 @@ def test_sixty_mutated_data_files_give_a_sentence_or_are_read(tmp_path: Path) ->
         path = tmp_path / f"{number}.hdf5"
         path.write_bytes(mutated(good, rng))
         assert sentence(path).isprintable()
+
+
+def test_trust_17_a_file_of_broken_episodes_is_given_up_before_all_are_tried(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "many.hdf5", "w") as file:
+        for i in range(1500):
+            file.create_group(f"data/demo_{i}")
+    with pytest.raises(DataError, match=r"1001 broken episodes or files left out; the first: .*demo_0"):
+        scan(DataConfig(str(tmp_path / "many.hdf5"), skip_bad=True))

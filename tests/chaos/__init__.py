@@ -6,9 +6,7 @@
     comparing.py      is a run, bit for bit, the one that was left alone?
     interruptions.py  trials: interrupt, resume until it is final, compare
     sandbox.py        a folder in which anything executed or written outside of a run shows
-    hostile_runs.py   run folders of a stranger
-    hostile_files.py  clips and recorded data of a stranger
-    judging_files.py  what reads them
+    hostile/          what a stranger might send: run folders, recorded data, clips; and what reads them
     results.py        a trial, and what came out of it
     liars.py          environments that lie, hang and leave
     suite.py          all kinds of trials, several at a time, and the table

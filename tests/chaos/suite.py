@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import hostile_runs, interruptions, judging_files
+from . import interruptions
 from .children import adopt_orphans, kill_descendants, preload
+from .hostile import files, runs
 from .jobs import make_reference, train_arguments, write_files
 from .results import Result, Trial
 
@@ -28,20 +29,20 @@ _COLUMNS = (
 def kinds() -> dict[str, tuple[Callable[[Trial], Result], int, tuple[int, ...]]]:
     """name → (how, trials of the long form, numbers of the short form)."""
     found = {name: (kind.interrupt, kind.trials, kind.sample) for name, kind in interruptions.KINDS.items()}
-    found |= {name: (hostile_runs.judge, len(runs), sample) for name, (runs, sample) in hostile_runs.KINDS.items()}
+    found |= {name: (runs.judge, len(ways), sample) for name, (ways, sample) in runs.KINDS.items()}
     return found | _file_kinds()
 
 
 def _file_kinds() -> dict[str, tuple[Callable[[Trial], Result], int, tuple[int, ...]]]:
-    if importlib.util.find_spec("h5py") is None or not Path(__file__).with_name("hostile_files.py").exists():
+    if importlib.util.find_spec("h5py") is None:
         return {}
-    return {name: (judging_files.judge, *counts) for name, counts in judging_files.KINDS.items()}
+    return {name: (files.judge, *counts) for name, counts in files.KINDS.items()}
 
 
 def group_of(kind: str) -> str:
     if kind in interruptions.KINDS:
         return "interruptions"
-    return "hostile runs" if kind in hostile_runs.KINDS else "hostile files"
+    return "hostile runs" if kind in runs.KINDS else "hostile files"
 
 
 def chosen(only: str, trials: int, number: int | None, short: bool) -> list[tuple[str, int]]:
@@ -91,9 +92,9 @@ def _prepare(wanted: Sequence[tuple[str, int]], seed: int, shared: Path, jobs: i
     write_files(shared)
     names = [interruptions.KINDS[kind].job_of(n) for kind, n in wanted if kind in interruptions.KINDS]
     tasks: list[Task] = [partial(_refer, job, shared) for job in dict.fromkeys(names) if job]
-    tasks += hostile_runs.preparations(wanted, shared)
-    of_files = {kind for kind, _ in wanted if kind in judging_files.KINDS}
-    tasks += [partial(judging_files.make_files, kind, seed, shared) for kind in sorted(of_files)]
+    tasks += runs.preparations(wanted, shared)
+    of_files = {kind for kind, _ in wanted if kind in files.KINDS}
+    tasks += [partial(files.make_files, kind, seed, shared) for kind in sorted(of_files)]
     for _, problem in in_processes(tasks, jobs):
         if problem:
             raise RuntimeError(f"What trials need cannot be made: {problem}")

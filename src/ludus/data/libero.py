@@ -44,15 +44,24 @@ def episodes(file: Any, path: Path, config: DataConfig) -> list[tuple[str, Calla
     data = file["data"]
     if len(data) > MOST_EPISODES:
         raise DataError(f"{path} holds {len(data):,} episodes; split it into files of {MOST_EPISODES:,} at most.")
-    names = sorted((name for name in data if _is_group(data, name)), key=natural_key)
+    names = sorted(_group_names(data), key=natural_key)
     if config.filter:
         names = _filtered(file, path, names, config.filter)
     libero, language = _is_libero(data), language_of(data)
     return [(name, partial(_open, path, data, name, config, libero, language)) for name in names]
 
 
-def _is_group(data: Any, name: str) -> bool:
-    return isinstance(item_of(data, name), h5py_module().Group)
+def _group_names(data: Any) -> list[str]:
+    """Those of groups, told apart without opening them: there may be tens of thousands."""
+    h5o = h5py_module().h5o
+
+    def is_group(name: str) -> bool:
+        try:
+            return bool(h5o.get_info(data.id, name.encode()).type == h5o.TYPE_GROUP)
+        except (KeyError, OSError, UnicodeError):  # a link that leads nowhere
+            return False
+
+    return [name for name in data if is_group(name)]
 
 
 def _filtered(file: Any, path: Path, names: list[str], wanted: str) -> list[str]:
@@ -141,7 +150,7 @@ def _terminated(group: Any, where: str) -> bool:
 def findings(file: Any, path: Path) -> Iterator[Finding]:
     """What the attributes of the whole file get wrong."""
     data = file["data"]
-    groups = [data[name] for name in data if _is_group(data, name)]
+    groups = [data[name] for name in _group_names(data)]
     steps = sum(len(group["actions"]) for group in groups if "actions" in group)
     for key, found, what in (("num_demos", len(groups), "episodes"), ("total", steps, "steps")):
         told = attribute(data, key)

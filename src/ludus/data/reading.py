@@ -34,6 +34,7 @@ from ludus.errors import DataError, did_you_mean
 from ludus.ranges import check_fields
 
 _FORMATS = (libero, minari, d4rl)
+_HOPELESS = 1_000  # broken episodes at the beginning of a file: it is not what it was taken for
 _SKIP_HINT = " --data.skip-bad leaves such episodes out."
 
 Complain = Callable[[DataError], None]  # raises, or takes note
@@ -199,13 +200,18 @@ def _demos(config: DataConfig, complain: Complain) -> Iterator[Demo]:
 
 
 def _opened(path: Path, listed: list[tuple[str, Callable[[], Demo]]], complain: Complain) -> Iterator[Demo]:
-    for name, opener in listed:
+    opened = 0
+    for i, (name, opener) in enumerate(listed):
         try:
             with reading(f"{path}: {name}"):
                 demo = opener()
         except DataError as error:
             complain(error)
+            if opened == 0 and i + 1 == _HOPELESS:
+                complain(DataError(f"{path}: its first {_HOPELESS:,} episodes are all broken. No more are tried."))
+                return
         else:
+            opened += 1
             yield demo
 
 

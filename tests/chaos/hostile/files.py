@@ -4,9 +4,9 @@ import json
 import os
 from pathlib import Path
 
-from .jobs import EVERY_JOB, REPLAY, REWARD, arguments_of
-from .results import Result, Trial
-from .sandbox import Sandbox
+from ..jobs import EVERY_JOB, REPLAY, REWARD, arguments_of
+from ..results import Result, Trial
+from ..sandbox import Sandbox
 
 # (trials of the long form, numbers of the short form).
 KINDS = {"hostile data": (57, (42,)), "hostile clips": (97, (20,))}
@@ -48,7 +48,8 @@ def judge(trial: Trial) -> Result:
 
 def make_files(kind: str, seed: int, shared: Path) -> str:
     """All files of a kind, for its trials to take one each."""
-    from .hostile_files import hostile_clips, hostile_data_files
+    from .clips import hostile_clips
+    from .data_files import hostile_data_files
 
     make = hostile_data_files if kind == "hostile data" else hostile_clips
     names = [path.name for path in make(shared / kind, seed)]

@@ -1,0 +1,1 @@
+"""What a stranger might send: run folders, recorded data, clips."""
