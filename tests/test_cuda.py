@@ -166,6 +166,16 @@ def test_a_graph_trains_as_single_calls_do_with_plain_segments_in_random_order(
     assert_recorded(recordings, device)
 
 
+@pytest.mark.parametrize("network", ["Layers", "Remembers"])
+def test_a_graph_trains_a_network_of_the_users_as_single_calls_do(
+    network: str, device: str, recordings: Recordings
+) -> None:
+    """Its backward pass by autograd is recorded, too."""
+    named: Settings = {"policy.network": f"network_modules:{network}", "policy.memory": "none", **PRIORITIES}
+    assert_same_training(*loops("forage", device, named))
+    assert_recorded(recordings, device)
+
+
 def test_rollouts_that_grow_after_a_resume_are_as_without_a_graph(device: str, recordings: Recordings) -> None:
     """The first rollout of a run is its longest, but that of a resumed one is not."""
     lengths = [SegmentSchedule(24, 28, 8).steps(update) for update in range(12)]

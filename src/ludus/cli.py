@@ -318,14 +318,17 @@ def _report(arguments: list[str]) -> None:
 def _export(arguments: list[str]) -> None:
     from ludus.export import export_onnx
 
-    def command(run: tyro.conf.Positional[Path], file: tyro.conf.Positional[Path]) -> None:
+    def command(
+        run: tyro.conf.Positional[Path], file: tyro.conf.Positional[Path], trust: Annotated[bool, Flag] = False
+    ) -> None:
         """Write a run's best policy as ONNX, the normaliser inside; checked against torch before it is written.
 
         Args:
             run: Folder of the run.
             file: Where to, ending in .onnx.
+            trust: Import the code that the run names, though you did not train it on this machine.
         """
-        difference = export_onnx(run, file)
+        difference = export_onnx(run, file, trust)
         print(f"{file}: largest difference to torch {difference:.1e}")
 
     tyro.cli(command, args=arguments, prog="ludus export")

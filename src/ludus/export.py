@@ -18,12 +18,12 @@ from ludus.runs import load
 TOLERANCE = 1e-4
 
 
-def export_onnx(run: str | Path, file: str | Path) -> float:
+def export_onnx(run: str | Path, file: str | Path, trust: bool = False) -> float:
     """Write the deterministic policy of a run; returns the largest difference to torch on random input.
 
     The file takes `obs` [batch, *obs] float32 and gives `action` [batch, ...] in the environment's units. With a
     memory it also takes `state` [batch, state], zeros where an episode begins, and gives `new_state` for the next.
-    It is written only after it has been run and compared.
+    It is written only after it has been run and compared. `trust` as in `ludus.resume`.
     """
     file = Path(file)
     if file.suffix != ".onnx":
@@ -33,7 +33,7 @@ def export_onnx(run: str | Path, file: str | Path) -> float:
         import onnxscript  # noqa: F401 (torch's exporter asks for it)
     except ImportError as error:
         raise ConfigError("Export needs more packages: pip install 'ludus[onnx]'.") from error
-    policy = load(run)
+    policy = load(run, trust)
     generator = torch.Generator().manual_seed(0)
     obs = torch.randn((16, *policy.obs_space.shape), generator=generator) * 3
     state = torch.randn((16, policy.state_size), generator=generator) * 0.5

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -32,7 +33,8 @@ from ludus.logging.console import Console
 from ludus.logging.jsonl import JsonlSink, read_metrics, truncate_to
 from ludus.logging.reward_page import RewardTrace
 from ludus.logging.sinks import MetricSink, Tee
-from ludus.policies.policy import Policy
+from ludus.policies.making import find_network, name_of_network, refuse_network
+from ludus.policies.policy import MakeNetwork, Policy
 from ludus.presets import find_preset
 from ludus.training.callbacks import Callback
 from ludus.training.checkpoint import (
@@ -71,15 +73,20 @@ def train(
     console: Console | None = None,
     config: TrainConfig | None = None,
     overrides: dict[str, Any] | None = None,
+    network: MakeNetwork | str | None = None,
+    network_kwargs: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
     """Train a preset or `gym:ID` and return the run's folder.
 
     Settings go by their names in `ludus train PRESET --help`, nested ones as dicts or dotted:
     `ludus.train("kuka-pick-place", seed=1, ppo={"gamma": 0.98}, overrides={"loop.total_steps": 200_000})`.
-    `config` replaces the preset's own.
+    `config` replaces the preset's own. `network`: a torch.nn.Module class of your own, made of the shape of one
+    observation and `network_kwargs` (docs/networks.md).
     """
     given = {**settings, **(overrides or {})}
+    if network is not None:
+        given |= {"policy.network": name_of_network(network), "policy.network_kwargs": network_kwargs or {}}
     algo = "" if config else str(given.pop("algo", ""))  # which brings defaults of its own
     config = _with_whole_path(apply_overrides(config or find_preset(preset, algo).config, given))
     if config.log.wandb and importlib.util.find_spec("wandb") is None:  # before anything is written
@@ -366,9 +373,20 @@ def from_best(run: str | Path, read: Callable[[Path], T]) -> T:
                 raise
 
 
-def load(run: str | Path) -> Policy:
-    """The best policy of a run: `ludus.load(RUN).act(obs)`, with a memory `.actor()` and its `act`."""
-    return from_best(run, load_policy)
+def load(run: str | Path, trust: bool = False, network: MakeNetwork | None = None) -> Policy:
+    """The best policy of a run: `ludus.load(RUN).act(obs)`, with a memory `.actor()` and its `act`.
+
+    A network of the user's is imported by its name as `trust` allows (see `resume`), or given as `network`.
+    """
+
+    def find(name: str) -> MakeNetwork:
+        if network is not None:
+            return network
+        if trusted_config(run_folder(run), trust).policy.network != name:
+            return refuse_network(name)
+        return find_network(name)
+
+    return from_best(run, partial(load_policy, find_network=find))
 
 
 def make_env(name: str, num_envs: int | None = None, evaluation: bool = False, **settings: Any) -> VecEnv:
@@ -405,7 +423,7 @@ def measure_run(
     if episodes < 1:
         raise ConfigError(f"--episodes is {episodes}; it must be at least 1.")
     torch.set_num_threads(config.torch_threads)
-    policy = load(folder)
+    policy = load(folder, trust)
     env = make_eval_env(on_clips(config.env, clips) if clips else config.env, episodes)
     try:
         refuse_misfit(policy, env)
@@ -435,7 +453,7 @@ def write_run_report(run: str | Path, trust: bool = False) -> Path:
         else:
             require_trust(config, folder, trust)
             ranked = [str(row["clip"]) for row in read_clip_table(folder)[1]]
-            replay = record_replay(config.env, load(folder), folder.resolve().parent.name, ranked=ranked)
+            replay = record_replay(config.env, load(folder, trust), folder.resolve().parent.name, ranked=ranked)
     except LudusError as error:  # a run without a checkpoint, or a machine without a viewer, still has curves
         print(f"No {'rewards' if config.algo == 'reward' else 'replay'}: {error}", file=sys.stderr)
     return write_report(folder, replay, rewards=traces)
@@ -456,7 +474,7 @@ def play_run(
     from ludus.viewing import drawable_env, play_live
 
     folder = run_folder(run)
-    trained, policy = trusted_config(folder, trust).env, load(folder)
+    trained, policy = trusted_config(folder, trust).env, load(folder, trust)
     env = drawable_env(on_clips(trained, clips) if clips else trained, trained, beside)
     try:
         refuse_misfit(policy, env)

@@ -34,7 +34,8 @@ _KEY_BYTES = 32
 
 def modules_named_by(config: TrainConfig) -> tuple[str, ...]:
     """Modules that a run with this configuration imports because the configuration says so."""
-    return tuple(getattr(config.env, "imports", ()))
+    named = (*getattr(config.env, "imports", ()), *config.policy.imports)
+    return tuple(name for name in dict.fromkeys(named) if name.partition(".")[0] != "ludus")
 
 
 def require_trust(config: TrainConfig, run: Path, trust: bool) -> None:
@@ -92,11 +93,13 @@ def _has_valid_mark(run: Path, config: TrainConfig) -> bool:
 
 def _signature(key: bytes, config: TrainConfig) -> str:
     env = to_dict(config.env)
-    signed = {
+    signed: dict[str, Any] = {
         "kind": env.get("kind"),
         "names": {name: env[name] for name in ("id", "factory", "kwargs") if name in env},
         "files": {module: _file_of(module) for module in modules_named_by(config)},
     }
+    if config.policy.network:
+        signed["network"] = [config.policy.network, config.policy.network_kwargs]
     return hmac.new(key, json.dumps(signed, sort_keys=True, default=repr).encode(), hashlib.sha256).hexdigest()
 
 

@@ -130,7 +130,7 @@ class SAC(Agent):
         self.head, self.sac = policy.head, sac
         actions = policy.head.action_size
         self.target_entropy = sac.target_entropy or -float(actions)
-        self.critics = Twin(policy.encoder.inputs + actions, policy.config).to(policy.device)
+        self.critics = Twin(policy.inputs + actions, policy.config).to(policy.device)
         self.log_alpha = nn.Parameter(torch.tensor(sac.alpha, device=policy.device).log())
         self.optimizer = FlatAdam(
             [*policy.parameters(), *self.critics.parameters(), self.log_alpha], _NO_CLIP, eps=1e-8
@@ -195,7 +195,7 @@ class TD3(Agent):
         assert isinstance(policy.head, DeterministicHead)
         self.head, self.td3 = policy.head, td3
         policy.head.spread.fill_(td3.exploration)
-        inputs = policy.encoder.inputs + policy.head.action_size
+        inputs = policy.inputs + policy.head.action_size
         self.critics = Twin(inputs, policy.config).to(policy.device)
         self.actor_optimizer = FlatAdam(policy.parameters(), _NO_CLIP, eps=1e-8)
         self.critic_optimizer = FlatAdam(self.critics.parameters(), _NO_CLIP, eps=1e-8)

@@ -116,7 +116,7 @@ class PPO:
         seed: int,
         cuda_graphs: bool = True,
     ) -> None:
-        check_divides(config, schedule, policy.memory is not None)
+        check_divides(config, schedule, policy.recurrent)
         self.policy, self.config, self.schedule = policy, config, schedule
         device = policy.device
         self.optimizer = FlatAdam(policy.parameters(), config.max_grad_norm)
@@ -131,7 +131,7 @@ class PPO:
         # What a schedule changes, where a recorded graph can read it.
         self._rate, self.entropy_coef = torch.zeros((), device=device), torch.zeros((), device=device)
         self._totals = torch.zeros(len(_MEASURES), device=device)
-        self._by_segment = policy.memory is not None or config.prio_alpha > 0
+        self._by_segment = policy.recurrent or config.prio_alpha > 0
         self._data = UpdateData(policy, schedule)
         steps = schedule.segments * schedule.horizon
         self._units = schedule.segments if self._by_segment else steps  # what a pass deals out
@@ -140,7 +140,7 @@ class PPO:
         self._ids = torch.zeros(self._units // config.minibatches, dtype=torch.int64, device=device)
         self._weights = torch.ones(len(self._ids), device=device)
         # One large pass estimates anew; what is large, or has a memory, goes in the parts that also train it.
-        parts = config.minibatches if steps > _SMALL or policy.memory is not None else 1
+        parts = config.minibatches if steps > _SMALL or policy.recurrent else 1
         self._refresh_ids = torch.zeros(self._units // parts, dtype=torch.int64, device=device)
         graphed = partial(Graphed, device=device, enabled=cuda_graphs, pool=graph_pool(device))
         self._gather = graphed(partial(self._data.gather, self.returns if config.normalize_returns else None))
@@ -216,10 +216,10 @@ class PPO:
         self.step(self._batch(self._ids), measured)
 
     def _batch(self, ids: Tensor) -> Batch:
-        data, memory = self._data, self.policy.memory
+        data, recurrent = self._data, self.policy.recurrent
         steps = data.steps_of(ids) if self._by_segment else ids
-        state = data.state if memory is None else data.state.index_select(0, ids)
-        keep = None if memory is None else data.keep.index_select(1, ids)
+        state = data.state.index_select(0, ids) if recurrent else data.state
+        keep = data.keep.index_select(1, ids) if recurrent else None
         return self._as_batch(data.steps.index_select(0, steps), data.inputs(steps), state, keep)
 
     def _as_batch(self, rows: Tensor, x: Tensor, state: Tensor, keep: Tensor | None) -> Batch:
@@ -262,18 +262,18 @@ class PPO:
         for ids in torch.arange(self._units, device=policy.device).split(len(self._refresh_ids)):
             self._refresh_ids.copy_(ids)
             self._refresh_part()
-        if policy.memory is None:
+        if not policy.recurrent:
             data.last_value.copy_(policy.value_of(data.following_inputs(), data.state))
 
     def _refresh_part_of_data(self) -> None:
         data, policy, ids = self._data, self.policy, self._refresh_ids
         steps = data.steps_of(ids) if self._by_segment else ids
-        if policy.memory is not None:
+        if policy.recurrent:
             state, keep = data.state.index_select(0, ids), data.keep.index_select(1, ids)
             done = policy.forward_pass(data.inputs(steps), state, keep)
-            assert done.memory is not None
+            assert done.trunk.last_state is not None
             params, value = done.params, done.value
-            data.last_value[ids] = policy.value_of(data.following_inputs(ids), done.memory.last_state)
+            data.last_value[ids] = policy.value_of(data.following_inputs(ids), done.trunk.last_state)
         else:
             params, value, _ = policy.params_and_value_of(data.inputs(steps), data.state)
         action = data.steps.index_select(0, steps)[:, : policy.head.action_size]

@@ -1,7 +1,7 @@
 """A callable that is named as "module:callable", with a sentence for all that can be wrong with it.
 
 Whether a name may be imported at all is decided in `ludus.trust`. Here a callable is looked at before it is
-called: it must be a class of environments, or a function that belongs to the package that was named.
+called: it must be a class of what is wanted, or a function that belongs to the package that was named.
 """
 
 import functools
@@ -64,9 +64,11 @@ def _refuse_other_callables(
 
 
 def import_module_of(module: str, env_id: str) -> Any:
-    """The module of an environment; in a worker process, too."""
+    """The module of an environment or network; in a worker process, too."""
     if module.partition(".")[0] in sys.stdlib_module_names:
-        raise ConfigError(f"{module!r} of {env_id!r} is a part of Python, which has no environments.")
+        raise ConfigError(
+            f"{module!r} of {env_id!r} is a part of Python, which has no environments and no networks."
+        )
     if "" not in sys.path:
         sys.path.append("")  # the present folder, where a user's own environment may lie
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # its greeting would mix with our output
@@ -76,15 +78,11 @@ def import_module_of(module: str, env_id: str) -> Any:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None:
             problem = f"{type(error).__name__}: {error}"
-            raise ConfigError(
-                f"The module {module!r} of environment {env_id!r} fails to import: {problem}"
-            ) from error
+            raise ConfigError(f"The module {module!r} of {env_id!r} fails to import: {problem}") from error
         itself = missing == module
         what = f"The module {module!r}" if itself else f"The package {missing!r} that it needs"
         hint = did_you_mean(module, _siblings(module)) if itself else ""
-        raise ConfigError(
-            f"{what} cannot be found for the environment {env_id!r}; is it installed?{hint}"
-        ) from error
+        raise ConfigError(f"{what} cannot be found for {env_id!r}; is it installed?{hint}") from error
 
 
 def _siblings(module: str) -> list[str]:

@@ -1,21 +1,30 @@
 """Policies by the name of their algorithm: new ones, and those a checkpoint describes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import torch
 
+from ludus.envs.importing import find_callable
 from ludus.envs.vec import ActionSpace, VecEnv
+from ludus.errors import ConfigError, TrustError, plain_text
 from ludus.policies.actor_critic import ActorCritic
-from ludus.policies.policy import Policy, PolicyConfig, space_from
+from ludus.policies.policy import MakeNetwork, Policy, PolicyConfig, space_from
 from ludus.policies.replay_policy import ReplayPolicy
 
 
 def make_actor_critic(env: VecEnv, config: PolicyConfig, seed: int) -> ActorCritic:
     """A new policy for PPO whose weights `seed` alone determines; the global random stream is left untouched."""
+    network = find_network(config.network) if config.network else None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return ActorCritic(env.obs_space, env.action_space, config)
+        return ActorCritic(env.obs_space, env.action_space, config, network)
+
+
+def find_network(name: str) -> MakeNetwork:
+    """The class or function that "module:name" names, which the caller may import."""
+    return find_callable(name, "", "network", ("Module",))
 
 
 def make_replay_policy(
@@ -27,11 +36,30 @@ def make_replay_policy(
         return ReplayPolicy(kind, obs_space, action_space, config)
 
 
-def policy_from(description: dict[str, Any]) -> Policy:
-    """The policy that `Policy.description` described, without its weights."""
+def name_of_network(network: MakeNetwork | str) -> str:
+    """The name by which it is found again."""
+    if isinstance(network, str):
+        return network
+    name = getattr(network, "__qualname__", "")
+    if not name.isidentifier():
+        raise ConfigError(f"The network {name or network!r} must be a class or function at the top of a module.")
+    return f"{network.__module__}:{name}"
+
+
+def refuse_network(name: str) -> MakeNetwork:
+    """For whoever loads a policy without having asked whether the code that it names may be imported."""
+    raise TrustError(
+        f"This policy would import its network {plain_text(name, 200)!r}. Give it by hand, "
+        "ludus.load(RUN, network=MyNet), or trust the run: --trust, in Python trust=True."
+    )
+
+
+def policy_from(description: dict[str, Any], find: Callable[[str], MakeNetwork] = refuse_network) -> Policy:
+    """The policy that `Policy.description` described, without its weights; `find` gives a network by its name."""
     config = dict(description["config"])
     config["hidden"] = tuple(config["hidden"])
     obs_space, action_space = (space_from(description[k]) for k in ("obs_space", "action_space"))
     if description["kind"] == ActorCritic.kind:
-        return ActorCritic(obs_space, action_space, PolicyConfig(**config))
+        network = find(str(config["network"])) if config.get("network") else None
+        return ActorCritic(obs_space, action_space, PolicyConfig(**config), network)
     return ReplayPolicy(description["kind"], obs_space, action_space, PolicyConfig(**config))  # refuses others

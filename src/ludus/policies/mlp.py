@@ -73,6 +73,7 @@ class MLP(nn.Module):
         super().__init__()
         self.activation = activation
         self.inputs = size
+        self.widths = hidden
         sizes = [size, *hidden]
         self.layers = nn.ModuleList(Dense(a, b) for a, b in itertools.pairwise(sizes))
         self._layers: list[Dense] = list(self.layers)  # type: ignore[arg-type]

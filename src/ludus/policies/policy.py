@@ -1,6 +1,7 @@
-"""The policy: normaliser → encoder → (memory) → head. It carries all that is needed to act."""
+"""The policy: normaliser → trunk → head. It carries all that is needed to act."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 import gymnasium as gym
@@ -14,6 +15,8 @@ from ludus.policies.heads import Head
 from ludus.policies.lstm import LSTM
 from ludus.policies.mlp import MLP, Activation
 from ludus.policies.normalizer import ObsNormalizer
+from ludus.policies.taped import Taped, make_taped
+from ludus.policies.trunk import Trunk, WrittenTrunk
 from ludus.ranges import LAYERS, WIDEST_LAYER, Range, check_fields
 
 
@@ -39,6 +42,26 @@ class PolicyConfig:
     """Learn that spread; off, it stays as it is (ppo.std_final may still lower it)."""
     normalize_obs: bool = True
     """Standardise observations by their running mean and variance."""
+    network: str = ""
+    """A torch.nn.Module of your own in place of the layers and the memory, as "my_module:MyNet" (PPO)."""
+    network_kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
+    """Passed to it after the shape of one observation."""
+
+    def told(self) -> str:
+        """64 × 64 × lstm 128, or the name of a network."""
+        if self.network:
+            return self.network
+        memory = [] if self.memory == "none" else [f"{self.memory} {self.memory_size}"]
+        return " × ".join([*map(str, self.hidden), *memory])
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Modules that this configuration names."""
+        module = self.network.partition(":")[0]
+        return (module,) if module else ()
+
+
+MakeNetwork = Callable[..., nn.Module]
 
 
 class Policy(nn.Module):
@@ -50,23 +73,48 @@ class Policy(nn.Module):
 
     kind: str  # of the head; in a checkpoint it tells which class to build
     head: Head
+    network: Taped
 
-    def __init__(self, obs_space: gym.spaces.Box, action_space: ActionSpace, config: PolicyConfig) -> None:
+    def __init__(
+        self,
+        obs_space: gym.spaces.Box,
+        action_space: ActionSpace,
+        config: PolicyConfig,
+        two_encoders: bool,
+        network: MakeNetwork | None = None,
+    ) -> None:
+        """`network` is what `config.network` names."""
         super().__init__()
         check_fields(config, "policy.")  # here, because a checkpoint describes its own
         self.obs_space, self.action_space, self.config = obs_space, action_space, config
-        size = int(np.prod(obs_space.shape))
-        self.normalizer = ObsNormalizer((size,)) if config.normalize_obs else None
-        self.encoder = MLP(size, config.hidden, config.activation)
-        self.memory = self._make_memory()
-        self.features = self.encoder.features if self.memory is None else self.memory.size
-        self.state_size = 0 if self.memory is None else self.memory.state_size
+        self.inputs = int(np.prod(obs_space.shape))
+        self.normalizer = ObsNormalizer((self.inputs,)) if config.normalize_obs else None
+        if network is None:
+            self._written = self._make_layers(two_encoders)
+        else:
+            self.network = make_taped(network, tuple(obs_space.shape), config.network_kwargs)
+        self.features, self.state_size = self.trunk.features, self.trunk.state_size
 
-    def _make_memory(self) -> LSTM | None:
+    def _make_layers(self, two_encoders: bool) -> WrittenTrunk:
+        """Registered here one by one, which gives their weights the names that they have in checkpoints."""
         config = self.config
-        if config.memory == "none":
-            return None
-        return LSTM(self.encoder.features, config.memory_size, config.forget_bias)
+        self.encoder = MLP(self.inputs, config.hidden, config.activation)
+        self.memory = None
+        if config.memory == "lstm":
+            self.memory = LSTM(self.encoder.features, config.memory_size, config.forget_bias)
+        two_encoders &= self.memory is None and not config.shared_trunk
+        self.value_encoder = MLP(self.inputs, config.hidden, config.activation) if two_encoders else None
+        return WrittenTrunk(self.encoder, self.value_encoder, self.memory)
+
+    @property
+    def trunk(self) -> Trunk:
+        trunk: Trunk = self.network if self.config.network else self._written
+        return trunk
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether it has a hidden state, and so learns from whole segments."""
+        return self.state_size > 0
 
     @property
     def device(self) -> torch.device:
@@ -84,18 +132,15 @@ class Policy(nn.Module):
 
     def params_of(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """The head's parameters, and the new state."""
-        features, state = self._remember(self.encoder(x), state)
+        features, state = self.trunk.act(x, state)
         return self.head(features), state
-
-    def _remember(self, features: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        return (features, state) if self.memory is None else self.memory.step(features, state)
 
     def act(self, obs: Any, deterministic: bool = True) -> Any:
         """Actions in the environment's units for one observation or a batch; arrays in, arrays out.
 
         A policy with a memory acts through an `Actor`, which keeps it from step to step.
         """
-        if self.memory is not None:
+        if self.recurrent:
             raise LudusError("This policy has a memory: act with `actor = policy.actor()`, one for each episode.")
         return self.actor(deterministic=deterministic).act(obs)
 

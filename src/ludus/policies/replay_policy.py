@@ -26,10 +26,12 @@ class ReplayPolicy(Policy):
             raise ConfigError(
                 f"{kind.upper()} learns from single steps: take --policy.memory none, or --algo ppo."
             )
-        super().__init__(obs_space, action_space, config)
+        if config.network:
+            raise ConfigError(f"{kind.upper()} learns with its own layers: --policy.network is for --algo ppo.")
+        super().__init__(obs_space, action_space, config, two_encoders=False)
         self.kind = kind
         if self.normalizer is not None:
-            self.normalizer = ObsNormalizer((self.encoder.inputs,), *REPLAY_LIMITS)
+            self.normalizer = ObsNormalizer((self.inputs,), *REPLAY_LIMITS)
         self.head = make_replay_head(kind, action_space, self.features)
 
     def outputs(self, x: Tensor) -> tuple[list[Tensor], Tensor]:

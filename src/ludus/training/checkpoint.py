@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -36,8 +37,8 @@ from ludus.files import (
     sync_folder,
     temporary_beside,
 )
-from ludus.policies.making import policy_from
-from ludus.policies.policy import Policy
+from ludus.policies.making import policy_from, refuse_network
+from ludus.policies.policy import MakeNetwork, Policy
 from ludus.policies.reward import RewardModel
 from ludus.training.run_folder import BEST, CHECKPOINT_NAME, checkpoint_folders, point, pointed_by
 
@@ -269,13 +270,13 @@ def newest_intact(folder: Path, warn: Callable[[str], None], to_resume: bool = T
     raise CheckpointError(f"There is no checkpoint in {folder}.")
 
 
-def load_policy(checkpoint: Path) -> Policy:
-    """The policy alone, ready to act."""
+def load_policy(checkpoint: Path, find_network: Callable[[str], MakeNetwork] = refuse_network) -> Policy:
+    """The policy alone, ready to act. `find_network` gives a network of the user's by its name."""
     if not (checkpoint / "policy.json").exists() and (checkpoint / "reward.json").exists():
         raise CheckpointError(
             f"{checkpoint} holds a reward and no policy: 'ludus label' and 'ludus report' use it; nothing acts."
         )
-    return _load_model(checkpoint / "policy", policy_from)
+    return _load_model(checkpoint / "policy", partial(policy_from, find=find_network))
 
 
 M = TypeVar("M", Policy, RewardModel)
@@ -286,7 +287,8 @@ def _load_model(path: Path, build: Callable[[dict[str, Any]], M]) -> M:
     try:
         description = _read_plain(path)
         found = _tensors_in(path.with_suffix(".safetensors"))
-        with torch.device("meta"):  # whatever sizes the description names, nothing is allocated
+        # Whatever sizes the description names, nothing is allocated. A user's network may need real tensors.
+        with torch.device("cpu" if _names_network(description) else "meta"):
             wanted = {name: (tuple(t.shape), t.dtype) for name, t in build(description).state_dict().items()}
         _refuse_other_tensors(path, wanted, found)
         model, tensors = build(description), load_model_weights(path.parent, path.name)
@@ -297,6 +299,11 @@ def _load_model(path: Path, build: Callable[[dict[str, Any]], M]) -> M:
             f"{path.parent} does not hold a {path.name} of this version of Ludus: {reason}"
         ) from error
     return model.eval()
+
+
+def _names_network(description: dict[str, Any]) -> bool:
+    config = description.get("config")
+    return isinstance(config, dict) and bool(config.get("network"))
 
 
 Kind = tuple[tuple[int, ...], torch.dtype | None]  # of a tensor: shape and type

@@ -89,7 +89,7 @@ class Collector:
         device = policy.device
         # What a policy without a memory thinks of its own rollout is found faster in one go, by the update. That
         # will not do where a newer policy finishes the segments, nor pay where a step is a recorded graph.
-        self._judges = policy.memory is not None or not schedule.aligned or device.type == "cuda"
+        self._judges = policy.recurrent or not schedule.aligned or device.type == "cuda"
         self.groups: list[_Group] = []
         for i, env in enumerate(envs):
             first = self.groups[-1].rows.stop if self.groups else 0

@@ -12,7 +12,6 @@ from ludus.algorithms.update_data import update_shapes
 from ludus.buffers.segments import SegmentSchedule, buffer_shapes
 from ludus.errors import ConfigError
 from ludus.policies.actor_critic import ActorCritic
-from ludus.policies.lstm import has_kernels
 from ludus.policies.policy import PolicyConfig
 
 _CUBLAS_WORKSPACE = 32 * 2**20  # for each stream, on Hopper; less on others
@@ -58,20 +57,9 @@ def plan_memory(policy: ActorCritic, schedule: SegmentSchedule, minibatches: int
 
 def _numbers_of_a_step(policy: ActorCritic) -> int:
     """How many numbers a gradient step holds of each of its steps."""
-    inputs, hidden = math.prod(policy.obs_space.shape), policy.config.hidden
-    encoders = 1 if policy.value_encoder is None else 2
-    on_cpu, memory = policy.device.type == "cpu", policy.memory
-    plain = not has_kernels(policy.device)
-    held = inputs + encoders * sum(hidden)
-    through_encoder, through_memory = 2 * max(hidden, default=0), 0  # gradients of an output and of its input
-    if memory is not None:
-        held += (4 + 4 + 2 + plain) * memory.size  # gates and their gradients, c and h; without kernels tanh of c
-        # The gradient of the output; beside it h before each step, then the gradient of the input.
-        through_memory = memory.size + max(memory.size, memory.inputs)
-    # One after the other: a CPU uses the same memory again. On a GPU blocks of other sizes are kept besides.
-    passed_back = max(through_encoder, through_memory) if on_cpu else 2 * through_encoder + through_memory
     head = policy.head.linear.out_features
-    return held + passed_back + 6 * head + 12 + policy.head.action_size + 5
+    in_trunk = policy.trunk.numbers_of_a_step(on_cpu=policy.device.type == "cpu")
+    return in_trunk + 6 * head + 12 + policy.head.action_size + 5
 
 
 def adversary_bytes(size: int, rows: int, steps: int, config: AdversaryConfig) -> int:

@@ -104,16 +104,13 @@ class OnPolicyJob(Job):
     def lines(self) -> list[str]:
         config, schedule = self.config, self.schedule
         steps, parts, passes = self.plan.steps_per_iteration, config.ppo.minibatches, config.ppo.update_epochs
-        per_env, memory = schedule.rows // config.env.num_envs, config.policy.memory
+        per_env = schedule.rows // config.env.num_envs
         agents = f" × {per_env} agents" if per_env > 1 else ""
-        part = f"{steps // parts:,} steps" if memory == "none" else f"{schedule.segments // parts:,} segments"
-        layers = [
-            *map(str, config.policy.hidden),
-            *([] if memory == "none" else [f"{memory} {config.policy.memory_size}"]),
-        ]
+        whole = self.policy.recurrent
+        part = f"{schedule.segments // parts:,} segments" if whole else f"{steps // parts:,} steps"
         return [
             f"{config.env.num_envs:,} environments{agents} in {config.groups} group{'s' * (config.groups > 1)}; "
-            f"networks {' × '.join(layers)}; seed {config.seed}, device {config.device}",
+            f"networks {config.policy.told()}; seed {config.seed}, device {config.device}",
             f"{schedule.segments:,} segments × {schedule.horizon} = {steps:,} steps → {parts} minibatches × "
             f"{part}, {passes} pass{'es' * (passes > 1)}; {self.memory_plan.line()}",
         ]
