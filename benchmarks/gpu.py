@@ -24,6 +24,7 @@ from ludus.training.memory import plan_memory, size
 NETWORKS = {
     "LSTM 256": ({"hidden": (256,), "memory": "lstm", "memory_size": 256}, 5e6),
     "MLP 128": ({"hidden": (128,), "memory": "none", "shared_trunk": True}, 20e6),
+    "minGRU 256": ({"hidden": (256,), "memory": "mingru", "memory_size": 256}, 15e6),
     "LSTM 128": ({"hidden": (128,), "memory": "lstm", "memory_size": 128}, None),
     "LSTM 512": ({"hidden": (512,), "memory": "lstm", "memory_size": 512}, None),
 }

@@ -142,7 +142,7 @@ def assert_same_training(one: Loop, other: Loop) -> None:
 
 
 # Graphs -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("memory", ["none", "lstm"])
+@pytest.mark.parametrize("memory", ["none", "lstm", "mingru"])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_a_graph_trains_as_single_calls_do(memory: str, groups: int, device: str, recordings: Recordings) -> None:
     changes: Settings = {"policy.memory": memory, "groups": groups, **PRIORITIES}

@@ -17,6 +17,7 @@ from ludus.algorithms.update_data import prioritized
 from ludus.buffers.segments import SegmentBuffer, Segments, SegmentSchedule
 from ludus.errors import ConfigError
 from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.lstm import LSTM
 from ludus.policies.normalizer import ObsNormalizer
 from ludus.policies.policy import PolicyConfig
 
@@ -189,6 +190,7 @@ def _slow_outputs(policy: ActorCritic, batch: Batch) -> tuple[Tensor, Tensor]:
     if memory is None or batch.keep is None:
         params, value, _ = policy.params_and_value_of(batch.x, batch.state)
         return params, value
+    assert isinstance(memory, LSTM)
     features = policy.encoder(batch.x).view(*batch.keep.shape, -1)
     h, c = batch.state.split(memory.size, 1)
     outputs = []

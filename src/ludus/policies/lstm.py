@@ -44,7 +44,7 @@ class Space:
     """Room for a pass over n segments of T steps, kept for the next: fresh large tensors would cost too much."""
 
     def __init__(self, steps: int, n: int, size: int, like: Tensor) -> None:
-        plain = not _kernels_for(like)
+        plain = not kernels_for(like)
         widths = (4, 4, 1, 1, 1 if plain else 0)
         with torch.inference_mode(False):  # usable in any mode
             self.gates, self.grad_gates, self.h, self.c, self.tanh_c = (
@@ -116,7 +116,7 @@ class LSTM(WrittenOut):
         """[n, inputs], [n, 2 H] → the output [n, H] and the new state."""
         h, c = state.split(self.size, dim=1)
         gates = torch.mm(x, self.weight_x.t())
-        if _kernels_for(x):
+        if kernels_for(x):
             from ludus.policies import lstm_triton
 
             new = torch.empty_like(state)
@@ -135,9 +135,9 @@ class LSTM(WrittenOut):
         """[T · n, inputs] time first, [n, 2 H] before the first step, [T, n]."""
         h0, c0 = state.split(self.size, dim=1)
         space = self._space(keep.shape[0], keep.shape[1], x)
-        done = Run(x, h0, c0, keep, [] if _kernels_for(x) else _resets(keep), space)
+        done = Run(x, h0, c0, keep, [] if kernels_for(x) else _resets(keep), space)
         torch.mm(x, self.weight_x.t(), out=space.gates.flatten(0, 1)).add_(self.bias)
-        if _kernels_for(x):
+        if kernels_for(x):
             from ludus.policies import lstm_triton
 
             lstm_triton.lstm_forward(space.gates, self.weight_h, h0, c0, keep, space.h, space.c, _precision())
@@ -163,7 +163,7 @@ class LSTM(WrittenOut):
         """Write the parameters' gradients, given that of `output`; returns the inputs' where needed."""
         space = done.space
         grad_h = gradient.view_as(space.h)
-        if _kernels_for(done.x):
+        if kernels_for(done.x):
             from ludus.policies import lstm_triton
 
             recurrence = (space.gates, space.c, done.c0, done.keep, self.weight_h)
@@ -197,8 +197,15 @@ class LSTM(WrittenOut):
                 dc *= keep
                 dh *= keep
 
+    def numbers_of_a_step(self) -> tuple[int, int]:
+        """(held of each step, passed back at most at a time) in a gradient step."""
+        plain = not has_kernels(self.bias.device)
+        held = (4 + 4 + 2 + plain) * self.size  # gates, their gradients, c and h; without kernels tanh of c
+        # The gradient of the output; beside it h before each step, then the gradient of the input.
+        return held, self.size + max(self.size, self.inputs)
+
     def _space(self, steps: int, n: int, x: Tensor) -> Space:
-        key = (steps, n, x.dtype, x.device, _kernels_for(x))
+        key = (steps, n, x.dtype, x.device, kernels_for(x))
         if key not in self._spaces:
             self._spaces[key] = Space(steps, n, self.size, x)
         return self._spaces[key]
@@ -211,7 +218,7 @@ def _resets(keep: Tensor) -> list[Tensor | None]:
     return [step if reset else None for step, reset in zip(keep[..., None].unbind(), any_reset, strict=True)]
 
 
-def _kernels_for(x: Tensor) -> bool:
+def kernels_for(x: Tensor) -> bool:
     """On a GPU the recurrence runs in kernels of its own, which autograd does not see; else step by step."""
     return has_kernels(x.device) and x.dtype == torch.float32 and not torch.is_grad_enabled()
 

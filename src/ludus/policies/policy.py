@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from ludus.envs.vec import ActionSpace
 from ludus.errors import LudusError
 from ludus.policies.heads import Head
-from ludus.policies.lstm import LSTM
 from ludus.policies.mlp import MLP, Activation
 from ludus.policies.normalizer import ObsNormalizer
 from ludus.policies.taped import Taped, make_taped
-from ludus.policies.trunk import Trunk, WrittenTrunk
+from ludus.policies.trunk import MEMORIES, Memory, Trunk, WrittenTrunk
 from ludus.ranges import LAYERS, WIDEST_LAYER, Range, check_fields
 
 
@@ -28,8 +27,8 @@ class PolicyConfig:
     """Widths of the hidden layers."""
     activation: Activation = "tanh"
     """Non-linearity between layers."""
-    memory: Literal["none", "lstm"] = "none"
-    """What the policy remembers of an episode: nothing, or an LSTM's state between the layers and the heads."""
+    memory: Literal["none", "lstm", "mingru"] = "none"
+    """What the policy remembers of an episode: nothing, or the state of an LSTM or minGRU after the layers."""
     memory_size: Annotated[int, Range(1, WIDEST_LAYER)] = 128
     """Width of the memory."""
     forget_bias: Annotated[float, Range(-100, 100)] = 1.0
@@ -99,9 +98,10 @@ class Policy(nn.Module):
         """Registered here one by one, which gives their weights the names that they have in checkpoints."""
         config = self.config
         self.encoder = MLP(self.inputs, config.hidden, config.activation)
-        self.memory = None
-        if config.memory == "lstm":
-            self.memory = LSTM(self.encoder.features, config.memory_size, config.forget_bias)
+        self.memory: Memory | None = None
+        if config.memory != "none":
+            make = MEMORIES[config.memory]
+            self.memory = make(self.encoder.features, config.memory_size, config.forget_bias)
         two_encoders &= self.memory is None and not config.shared_trunk
         self.value_encoder = MLP(self.inputs, config.hidden, config.activation) if two_encoders else None
         return WrittenTrunk(self.encoder, self.value_encoder, self.memory)

@@ -1,7 +1,7 @@
 """The seam between networks and everything else: what turns observations into features.
 
 A policy is normaliser → trunk → heads. Heads, losses and the optimiser know nothing of a trunk but what is said
-here. `WrittenTrunk` (layers and an LSTM with their gradients written out) is the fast one on small networks;
+here. `WrittenTrunk` (layers and a memory with their gradients written out) is the fast one on small networks;
 `Taped` (taped.py) makes a trunk of any `torch.nn.Module`.
 """
 
@@ -9,8 +9,12 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from ludus.policies.lstm import LSTM, has_kernels
+from ludus.policies.lstm import LSTM
+from ludus.policies.mingru import MinGRU
 from ludus.policies.mlp import MLP
+
+Memory = LSTM | MinGRU
+MEMORIES: dict[str, type[Memory]] = {"lstm": LSTM, "mingru": MinGRU}
 
 
 class TrunkPass(NamedTuple):
@@ -57,9 +61,9 @@ class Trunk(Protocol):
 
 
 class WrittenTrunk:
-    """Fully connected layers, one stack for both heads or one each, and an LSTM after a shared one."""
+    """Fully connected layers, one stack for both heads or one each, and a memory after a shared one."""
 
-    def __init__(self, encoder: MLP, value_encoder: MLP | None, memory: LSTM | None) -> None:
+    def __init__(self, encoder: MLP, value_encoder: MLP | None, memory: Memory | None) -> None:
         assert value_encoder is None or memory is None, "actor and critic share a memory"
         self.encoder, self.value_encoder, self.memory = encoder, value_encoder, memory
         self.features = self.value_features = encoder.features if memory is None else memory.size
@@ -107,10 +111,8 @@ class WrittenTrunk:
         held += 0 if self.value_encoder is None else self.features  # its gradient waits for the other encoder's
         through_encoder, through_memory = 2 * max(hidden, default=0), 0  # gradients of an output and of its input
         if memory is not None:
-            plain = not has_kernels(memory.bias.device)
-            held += (4 + 4 + 2 + plain) * memory.size  # gates, their gradients, c and h; without kernels tanh of c
-            # The gradient of the output; beside it h before each step, then the gradient of the input.
-            through_memory = memory.size + max(memory.size, memory.inputs)
+            held_by_memory, through_memory = memory.numbers_of_a_step()
+            held += held_by_memory
         # One after the other: a CPU uses the same memory again. On a GPU blocks of other sizes are kept besides.
         passed_back = max(through_encoder, through_memory) if on_cpu else 2 * through_encoder + through_memory
         return held + passed_back
