@@ -1,6 +1,7 @@
 """Clips and motions that a stranger made: a sentence at once; nothing is run or unpacked without end."""
 
 import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ from chaos.hostile.clips import good_clip, good_sources, hostile_clips
 from chaos.hostile.data_files import mutated
 from ludus.envs.humanoid.catalogue import clip_files, load_any
 from ludus.envs.humanoid.checks import check_motion
-from ludus.envs.humanoid.clip import load_clip
+from ludus.envs.humanoid.clip import load_clip, save_clip
+from ludus.envs.humanoid.npz import read_npz
 from ludus.errors import DataError, LudusError, plain_text
 from ludus.motion_commands import motions
 
@@ -137,3 +139,46 @@ def test_sixty_mutated_motions_give_a_sentence_or_are_read(tmp_path: Path) -> No
             path = tmp_path / f"{number}{suffix}"
             path.write_bytes(mutated(content, rng))
             assert sentence(path).isprintable()
+
+
+def npy(version: int, header: bytes, length: int) -> bytes:
+    return b"\x93NUMPY" + bytes([version, 0]) + length.to_bytes(2 if version == 1 else 4, "little") + header
+
+
+_NEGATIVE = b"{'descr': '|i1', 'fortran_order': False, 'shape': (-1, 7, 7905747460118379264)}\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        npy(2, b"{", 2_500_000_000),
+        npy(1, _NEGATIVE, len(_NEGATIVE)),
+    ],
+    ids=["a description of gigabytes", "a negative size"],
+)
+def test_trust_16_an_array_is_measured_before_numpy_reads_it(content: bytes, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "odd.npz", "w") as file:
+        file.writestr("format.npy", content + b"\0" * 100)
+    with pytest.raises(DataError, match="is not a clip of motion"):
+        load_clip(tmp_path / "odd.npz")
+
+
+def test_trust_16_the_list_of_members_is_found_where_zipfile_finds_it(tmp_path: Path) -> None:
+    """The end record's fields themselves hold the mark by which it is looked for."""
+    path = tmp_path / "many.npz"
+    with zipfile.ZipFile(path, "w") as file:
+        for i in range(3000):
+            file.writestr(f"member_with_a_long_name_{i}.npy", b"")
+    content = bytearray(path.read_bytes())
+    content[-18:-14] = b"PK\x05\x06"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="lists far more members"):
+        read_npz(path, ("format",), 100)
+
+
+def test_trust_03_an_imported_clip_is_not_written_through_a_link(tmp_path: Path) -> None:
+    clip = load_clip(good_clip(tmp_path / "good.npz"))
+    (tmp_path / "link.npz").symlink_to(tmp_path / "outside.npz")
+    save_clip(clip, tmp_path / "link.npz")
+    assert not (tmp_path / "outside.npz").exists()
+    assert not (tmp_path / "link.npz").is_symlink()

@@ -25,6 +25,7 @@ from ludus.logging.batch_log import BatchLog
 from ludus.logging.console import Console
 from ludus.logging.jsonl import JsonlSink, read_metrics
 from ludus.runs import evaluate_run, load
+from ludus.training import checkpoint
 from ludus.training.checkpoint import best_checkpoint
 from ludus.training.loop import MAX_UNSAVED, Trainer
 from ludus.training.run_folder import point, pointed_by
@@ -324,3 +325,24 @@ def test_trust_21_printed_commands_are_quoted_for_a_shell(tmp_path: Path) -> Non
     with pytest.raises(ConfigError) as refused:
         resume(run)
     assert shlex.quote(str(run)) in str(refused.value)
+
+
+def test_trust_09_a_checkpoint_that_cannot_be_read_for_a_moment_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = train(tmp_path / "run")
+    newest = max(folder.glob("checkpoints/step_*"))
+    read, failures = checkpoint.read_json, [1, 1]
+
+    def fail_twice(path: Path, most: int) -> Any:
+        if path.parent == newest and failures:
+            failures.pop()
+            raise OSError(errno.EIO, "Input/output error")
+        return read(path, most)
+
+    monkeypatch.setattr(checkpoint, "read_json", fail_twice)
+    monkeypatch.setattr(files.time, "sleep", lambda seconds: None)
+    assert checkpoint.newest_intact(folder / "checkpoints", pytest.fail) == newest
+    failures += [1] * 100
+    with pytest.raises(CheckpointError, match="It is left as it is; try again"):
+        checkpoint.newest_intact(folder / "checkpoints", pytest.fail)

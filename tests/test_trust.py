@@ -536,3 +536,86 @@ def test_an_unknown_setting_of_a_run_is_named(run: Path) -> None:
     (run / "config.yaml").write_text("sede: 1")
     with pytest.raises(ConfigError, match="sede"):
         evaluate_run(run, 1, True)
+
+
+# A second attack ----------------------------------------------------------------------------------------
+def test_trust_01_a_function_of_ludus_itself_is_code_as_well(run: Path, call: Call, tmp_path: Path) -> None:
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
+    code = {"kind": "pettingzoo", "id": "ludus.envs.importing:import_module_of"}
+    edit_config(run, **code, kwargs={"module": "evil", "env_id": "x"})
+    said = call("eval", run)
+    assert said.code == 2
+    assert "would import the module 'ludus.envs.importing'" in said.err
+    assert not (tmp_path / "executed").exists()
+
+
+def test_trust_01_a_configuration_file_cannot_choose_what_a_module_of_the_users_does(
+    own_module: str, call: Call, tmp_path: Path
+) -> None:
+    file = tmp_path / "s.yaml"
+    with Path(f"{own_module}.py").open("a") as module:
+        module.write("\ndef make(num_envs, folder=''): ...\ndef wipe(num_envs): ...\n")
+    for changed in ({"factory": f"{own_module}:wipe"}, {"kwargs": {"folder": "/home"}}):
+        file.write_text(yaml.safe_dump({"env": {"kind": "vec", "factory": f"{own_module}:make"} | changed}))
+        said = call("train", f"vec:{own_module}:make", "--config", file, "--run-dir", tmp_path / "new")
+        assert said.code == 2
+        assert "with a callable or arguments that the command line does not name" in said.err
+
+
+def test_trust_02_the_present_folder_stands_in_for_no_package(
+    run: Path, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PettingZoo's own environments need no trust, so what they import must not lie beside the run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    monkeypatch.delitem(sys.modules, "multi_agent_ale_py", raising=False)
+    (tmp_path / "multi_agent_ale_py.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')")
+    edit_config(run, kind="pettingzoo", id="pettingzoo.atari.pong_v3", kwargs={})
+    assert call("eval", run).code == 2
+    assert not (tmp_path / "executed").exists()
+
+
+def test_trust_02_a_package_without_an_init_file_is_recognised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bare_package").mkdir()
+    (tmp_path / "bare_package" / "cart.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    own = ludus.train(
+        "gym:bare_package.cart:Stranger-v0", tmp_path / "run", console=Console("quiet"), overrides=SMALL
+    )
+    for name in [name for name in sys.modules if name.startswith("bare_package")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert evaluate_run(own, 1, True).returns is not None
+
+
+def test_trust_03_what_a_leftover_checkpoint_links_to_is_not_put_in_place(
+    run: Path, call: Call, tmp_path: Path
+) -> None:
+    outside, newest = tmp_path / "outside", max(run.glob("checkpoints/step_*"))
+    shutil.copytree(newest, outside)
+    leftover = run / "checkpoints" / f".{newest.name}.abc.ludus-tmp"
+    leftover.mkdir()
+    for file in outside.iterdir():
+        (leftover / file.name).symlink_to(file)
+    (leftover / "manifest.json").unlink()
+    (leftover / "manifest.json").write_text('{"format": 1, "files": {}}')
+    shutil.rmtree(newest)
+    call("resume", run)
+    assert not [file for file in run.rglob("*") if file.is_symlink() and outside in file.resolve().parents]
+
+
+@pytest.mark.parametrize("text", ["ppo: {learning_rate: 1%s}", "0x%s: 1", "algo: 0x%s"])
+def test_trust_17_a_number_of_more_than_64_bits_is_a_sentence(text: str, call: Call, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(text % ("0" * 400 if "ppo" in text else "f" * 900))
+    said = call("train", "gym:CartPole-v1", "--config", tmp_path / "c.yaml", "--run-dir", tmp_path / "new")
+    assert said.code == 2
+    assert "more than 64 bits" in said.err
+
+
+@pytest.mark.parametrize("line", [b"\n", b'{"step":1}\n'])
+def test_trust_17_metrics_without_end_are_refused_or_thinned(line: bytes, run: Path, call: Call) -> None:
+    with (run / "metrics.jsonl").open("wb") as file:
+        file.write(line * 6_000_000)
+    said = call("report", run)
+    assert "more than 5,000,000 lines" in said.err

@@ -306,10 +306,19 @@ class PlainDumper(yaml.SafeDumper):
 class _PlainLoader(yaml.SafeLoader):
     """Refuses references to other values: a few lines of them can stand for more than any memory holds."""
 
+    def construct_yaml_int(self, node: Any) -> int:
+        number = int(super().construct_yaml_int(node))
+        if abs(number) >= 2**64:
+            raise ValueError("a whole number of more than 64 bits")
+        return number
+
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it refers from one value to another (& and *): write the values out")
         return super().compose_node(parent, index)
+
+
+_PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_yaml_int)
 
 
 def _read_values(path: Path) -> dict[str, Any]:

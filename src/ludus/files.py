@@ -29,7 +29,7 @@ _NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # a FIFO without a writer opens at onc
 _CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # a link in the last place of the path is an error
 # A parsed JSON value takes more memory than its text: so many bytes for a list or dict, and for any other value.
-_JSON_CONTAINER, _JSON_VALUE = 72, 40
+_JSON_CONTAINER, _JSON_VALUE, _JSON_NAME = 72, 40, 100
 _JSON_MEMORY = 700_000_000
 # Errors that pass by themselves: of network file systems, and of disks that were not ready.
 TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.EINTR, errno.EAGAIN, errno.ETIMEDOUT, errno.EBUSY})
@@ -85,7 +85,9 @@ def parse_json(content: str | bytes) -> Any:
     """What a JSON text says. ValueError whatever is wrong: no JSON, nested without end, more than memory holds."""
     text = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     containers = text.count(b"[") + text.count(b"{")
-    if containers * _JSON_CONTAINER + text.count(b",") * _JSON_VALUE > _JSON_MEMORY:
+    needed = containers * _JSON_CONTAINER + text.count(b",") * _JSON_VALUE + text.count(b":") * _JSON_NAME
+    needed += len(text) * (1 if text.isascii() else 5)  # as one text, and again as its parts
+    if needed > _JSON_MEMORY:
         raise ValueError("it holds more values than such a text needs")
     try:
         return json.loads(content)

@@ -1,6 +1,7 @@
 """The commands `ludus motions import|check|list|view`."""
 
 import json as json_format
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -123,7 +124,7 @@ def _check_names(names: list[str]) -> None:
 
 def _check_targets(paths: list[Path]) -> None:
     """Before anything is read: a clip that somebody made is not lost by a second import of the same name."""
-    there = next((path for path in paths if path.exists()), None)
+    there = next((path for path in paths if os.path.lexists(path)), None)
     if there is not None:
         raise DataError(f"{there} is already there; take another --name or --out, or write over it: --overwrite.")
 

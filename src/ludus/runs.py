@@ -268,7 +268,7 @@ def _create_run(folder: Path, config: TrainConfig, facts: dict[str, Any]) -> Non
 def _read_facts(folder: Path) -> dict[str, Any]:
     """run.json; empty where it is lost or damaged, which is no reason to lose the run as well."""
     try:
-        facts = read_json(folder / _FACTS, _FACTS_BYTES)
+        facts = persistently(lambda: read_json(folder / _FACTS, _FACTS_BYTES))
     except (OSError, LudusError):
         return {}
     return facts if isinstance(facts, dict) else {}

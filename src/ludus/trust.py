@@ -34,8 +34,7 @@ _KEY_BYTES = 32
 
 def modules_named_by(config: TrainConfig) -> tuple[str, ...]:
     """Modules that a run with this configuration imports because the configuration says so."""
-    named = (*getattr(config.env, "imports", ()), *config.policy.imports)
-    return tuple(name for name in dict.fromkeys(named) if name.partition(".")[0] != "ludus")
+    return tuple(dict.fromkeys((*getattr(config.env, "imports", ()), *config.policy.imports)))
 
 
 def require_trust(config: TrainConfig, run: Path, trust: bool) -> None:
@@ -46,10 +45,13 @@ def require_trust(config: TrainConfig, run: Path, trust: bool) -> None:
 
 
 def require_trust_in_file(config: TrainConfig, file: Path, typed: TrainConfig, trust: bool) -> None:
-    """Refuse code that a configuration file names, unless the user `typed` the same or trusts the file."""
-    modules = [name for name in modules_named_by(config) if name not in modules_named_by(typed)]
-    if modules and not trust:
-        raise _refusal(modules, str(file), "which the command line does not name")
+    """Refuse code that a configuration file names, unless the user `typed` the same or trusts the file.
+
+    The same means the same callable with the same arguments, too: a function of the user's own can do harm.
+    """
+    modules = modules_named_by(config)
+    if modules and not trust and _called(config) != _called(typed):
+        raise _refusal(modules, str(file), "with a callable or arguments that the command line does not name")
 
 
 def _refusal(modules: Any, source: str, why: str) -> TrustError:
@@ -91,15 +93,18 @@ def _has_valid_mark(run: Path, config: TrainConfig) -> bool:
         return False
 
 
-def _signature(key: bytes, config: TrainConfig) -> str:
+def _called(config: TrainConfig) -> dict[str, Any]:
+    """What is imported and called, and with what."""
     env = to_dict(config.env)
-    signed: dict[str, Any] = {
-        "kind": env.get("kind"),
-        "names": {name: env[name] for name in ("id", "factory", "kwargs") if name in env},
-        "files": {module: _file_of(module) for module in modules_named_by(config)},
-    }
+    named = {name: env[name] for name in ("id", "factory", "kwargs") if name in env}
+    called = {"kind": env.get("kind"), "names": named}
     if config.policy.network:
-        signed["network"] = [config.policy.network, config.policy.network_kwargs]
+        called["network"] = [config.policy.network, config.policy.network_kwargs]
+    return called
+
+
+def _signature(key: bytes, config: TrainConfig) -> str:
+    signed = _called(config) | {"files": {module: _file_of(module) for module in modules_named_by(config)}}
     return hmac.new(key, json.dumps(signed, sort_keys=True, default=repr).encode(), hashlib.sha256).hexdigest()
 
 
@@ -107,7 +112,8 @@ def _file_of(module: str) -> str:
     """Where the module's package would be imported from, found without running any of it."""
     top = module.partition(".")[0]
     if top in sys.modules:
-        found = getattr(sys.modules[top], "__file__", None) or ""
+        package = sys.modules[top]
+        found = getattr(package, "__file__", None) or next(iter(getattr(package, "__path__", "")), "")
     else:
         spec = importlib.machinery.PathFinder.find_spec(top, [*sys.path, os.getcwd()])
         places = spec.submodule_search_locations if spec is not None else None

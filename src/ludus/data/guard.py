@@ -42,14 +42,20 @@ def check_file(file: Any, path: Path) -> None:
     bytes_declared = 0
     for item in _objects(file, path):
         if isinstance(item, h5py_module().h5d.DatasetID):
-            bytes_declared += math.prod(item.shape or (0,)) * item.get_type().get_size()
+            bytes_declared += math.prod(item.shape or (0,)) * _bytes_of_a_value(item)
     # Without the holes of a file that is much longer than what was ever written to it.
     on_disk = min(info.st_size, getattr(info, "st_blocks", info.st_size) * 512)
     if bytes_declared > max(_SMALL_BYTES, _MOST_GROWTH * on_disk):
         raise DataError(
-            f"{path} has {on_disk:,} bytes and says that it unpacks to {bytes_declared:,}. {_FROM_SOURCE}"
+            f"{path} has {on_disk:,} bytes and would take {bytes_declared:,} of memory. {_FROM_SOURCE}"
         )
     _checked.add(identity)
+
+
+def _bytes_of_a_value(dataset: Any) -> int:
+    """In memory: numbers become float32, besides other copies; pictures stay as they are."""
+    stored = int(dataset.get_type().get_size())
+    return stored if len(dataset.shape) > 2 else _COPIES * max(stored, 4)
 
 
 def _objects(file: Any, path: Path) -> Iterator[Any]:
@@ -58,13 +64,14 @@ def _objects(file: Any, path: Path) -> Iterator[Any]:
     names: list[bytes] = []
     groups = {h5py.h5o.get_info(file.id).addr}
     seen: set[int] = set()
+    soft: list[bytes] = []  # followed when it is known that none of them leads out of the file
 
     def look(name: bytes, link: Any) -> str | None:
         if len(names) >= MOST_LINKS:
             return f"holds more than {MOST_LINKS:,} groups and datasets"
         if link.type == h5py.h5l.TYPE_SOFT:
-            target = file.get(name, getclass=True)  # within the file: links to others are refused
-            return _named(name, "is a link to a group") if target is h5py.Group else None
+            soft.append(name)
+            return None if len(soft) < MOST_LINKS else f"holds more than {MOST_LINKS:,} links"
         if link.type != h5py.h5l.TYPE_HARD:
             return _named(name, "is a link to another file, which is not followed")
         if link.u in groups or (link.u in seen and _is_group(file, name)):
@@ -74,6 +81,8 @@ def _objects(file: Any, path: Path) -> Iterator[Any]:
         return None
 
     wrong = file.id.links.visit(look, info=True)
+    to_groups = (name for name in soft if file.get(name, getclass=True) is h5py.Group)
+    wrong = wrong or next((_named(name, "is a link to a group") for name in to_groups), None)
     if wrong:
         raise DataError(f"{path} {wrong}. {_FROM_SOURCE}")
     return (h5py.h5o.open(file.id, name) for name in names)

@@ -20,15 +20,17 @@ from ludus.errors import ConfigError, did_you_mean
 _WRAPPING_PACKAGES = ("pettingzoo", "supersuit", "gymnasium")
 
 
-def find_callable(path: str, default: str, what: str, bases: tuple[str, ...]) -> Callable[..., Any]:
+def find_callable(
+    path: str, default: str, what: str, bases: tuple[str, ...], search_here: bool = True
+) -> Callable[..., Any]:
     """The callable of "module:callable", or `default` of "module". Messages say that it makes a `what`.
 
-    A class must be derived from one of the names `bases`.
+    A class must be derived from one of the names `bases`. `search_here` as in `import_module_of`.
     """
     module_name, _, name = path.partition(":")
     if not module_name or (not name and not default):
         raise ConfigError(f"Say which {what} as 'module:callable', not {path!r}.")
-    module = import_module_of(module_name, path)
+    module = import_module_of(module_name, path, search_here)
     name = name or default
     found = getattr(module, name, None)
     if found is None:
@@ -63,13 +65,17 @@ def _refuse_other_callables(
         )
 
 
-def import_module_of(module: str, env_id: str) -> Any:
-    """The module of an environment or network; in a worker process, too."""
+def import_module_of(module: str, env_id: str, search_here: bool = True) -> Any:
+    """The module of an environment or network; in a worker process, too.
+
+    The present folder is searched (`search_here`) only for what was named and may be imported: a stranger's file
+    beside a run must not stand in for a package that Ludus itself needs, or for one that this package needs.
+    """
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise ConfigError(
             f"{module!r} of {env_id!r} is a part of Python, which has no environments and no networks."
         )
-    if "" not in sys.path:
+    if search_here and "" not in sys.path:
         sys.path.append("")  # the present folder, where a user's own environment may lie
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # its greeting would mix with our output
     try:

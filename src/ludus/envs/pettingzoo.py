@@ -62,10 +62,11 @@ def find_factory(env_id: str) -> Callable[..., Any]:
     """The callable of "module:callable", `parallel_env` of "module", or one that makes "namespace/name-v0"."""
     module, _, name = env_id.rpartition(":")
     if "/" not in name:
-        return find_callable(env_id, "parallel_env", "PettingZoo environment", ("ParallelEnv", "AECEnv"))
+        own = not env_id.startswith("pettingzoo.")
+        return find_callable(env_id, "parallel_env", "PettingZoo environment", ("ParallelEnv", "AECEnv"), own)
     if module:
         import_module_of(module, env_id)  # which registers it
-    pettingzoo = import_module_of("pettingzoo", env_id)
+    pettingzoo = import_module_of("pettingzoo", env_id, search_here=False)
     registry = getattr(pettingzoo, "parallel_registry", {})
     if name not in registry:
         near = did_you_mean(name, registry)

@@ -27,6 +27,8 @@ from ludus.files import (
 _LONGEST_ROW = 1_000_000  # bytes
 MOST_STEPS = 2**53  # whole numbers up to here are exact as floats
 _MOST_BYTES = 200_000_000  # of all rows together
+_MOST_ROWS = 5_000_000
+_ROWS_AT_ONCE = 400_000
 _LONGEST_NAME = 200  # of a metric
 _LARGEST = 1e100
 
@@ -125,19 +127,28 @@ def truncate_to(path: Path | str, n_rows: int | None) -> int:
                 break
             kept_rows += 1
             kept_bytes += len(line)
+            _refuse_endless(path, kept_rows)
     with open_to_append(Path(path)) as file:
         file.truncate(kept_bytes)
         os.fsync(file.fileno())
     return kept_rows
 
 
+def _refuse_endless(path: Path | str, rows: int) -> None:
+    if rows > _MOST_ROWS:
+        raise LudusError(f"{path} has more than {_MOST_ROWS:,} lines, which no training writes.")
+
+
 def read_metrics(path: Path | str) -> list[dict[str, float]]:
     """All rows, null as NaN. A broken last line (a process killed while writing) is left out."""
     path = Path(path)
     try:
-        lines = read_bounded(path, _MOST_BYTES).splitlines()
+        content = read_bounded(path, _MOST_BYTES)
     except OSError as error:
         raise LudusError(f"Cannot read the metrics {path}: {error.strerror or error}.") from error
+    count = content.count(b"\n")
+    _refuse_endless(path, count)
+    lines = content.splitlines()[:: 1 + count // _ROWS_AT_ONCE]  # of very many rows every so many-th
     rows: list[dict[str, float]] = []
     for number, line in enumerate(lines, start=1):
         row = _parse(line)

@@ -16,11 +16,13 @@ import json
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import psutil
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -47,6 +49,7 @@ _TENSOR_KEY = "__tensor__"
 _FILE_NAME = re.compile(r"(policy|reward|training)\.(json|safetensors)")
 _MANIFEST_BYTES = 1_000_000
 _JSON_BYTES = 256_000_000
+_DESCRIPTION_BYTES = 5_000_000  # of a policy's or reward's JSON
 _MODEL_BYTES = 2**31  # of a policy's or reward's tensors
 _HEADER_BYTES = 50_000_000  # of a safetensors file
 _TYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -210,6 +213,8 @@ def set_aside_newer(checkpoint: Path) -> None:
     for newer in checkpoints_in(checkpoint.parent):
         if _step_of(newer) > _step_of(checkpoint):
             aside = newer.with_name(f"damaged_{newer.name}")
+            if aside.is_symlink() or aside.is_file():
+                aside.unlink()
             shutil.rmtree(aside, ignore_errors=True)
             newer.rename(aside)
 
@@ -227,16 +232,36 @@ def _step_of(checkpoint: Path) -> int:
 def problem_of(checkpoint: Path, to_resume: bool = True) -> str | None:
     """Why a checkpoint cannot be trusted, or nothing. Only to resume are all its files looked at."""
     try:
+        return persistently(lambda: _problem_of(checkpoint, to_resume))
+    except OSError as error:
+        raise CheckpointError(
+            f"{checkpoint} cannot be read: {error.strerror}. It is left as it is; try again when the disk works."
+        ) from error
+
+
+def _problem_of(checkpoint: Path, to_resume: bool) -> str | None:
+    try:
         manifest = read_json(checkpoint / "manifest.json", _MANIFEST_BYTES)
+        for file in checkpoint.iterdir():
+            if file.name != "manifest.json" and (file.name not in manifest["files"] or not _is_regular(file)):
+                return f"it holds {plain_text(file.name, 60)!r}, which its manifest does not list as a file"
         for name, expected in manifest["files"].items():
             if not _FILE_NAME.fullmatch(name):
                 return f"manifest.json names {plain_text(name, 60)!r}, which no checkpoint has"
             problem = _problem_of_file(checkpoint / name, expected["bytes"], expected["sha256"], to_resume)
             if problem is not None:
                 return problem
-    except (OSError, LudusError, *MALFORMED) as error:
+    except OSError as error:
+        if error.errno in TRANSIENT:  # which says nothing about the checkpoint
+            raise
+        return f"it cannot be read ({error})"
+    except (LudusError, *MALFORMED) as error:
         return f"manifest.json cannot be read ({error})"
     return None
+
+
+def _is_regular(file: Path) -> bool:
+    return stat.S_ISREG(file.lstat().st_mode)
 
 
 def _problem_of_file(file: Path, expected_bytes: int, expected_sha256: str, to_resume: bool) -> str | None:
@@ -248,7 +273,10 @@ def _problem_of_file(file: Path, expected_bytes: int, expected_sha256: str, to_r
     size = file.stat().st_size
     if size != expected_bytes:
         return f"{name} has {size:,} bytes instead of {expected_bytes:,}"
-    most = _JSON_BYTES if file.suffix == ".json" else _MODEL_BYTES if file.stem != "training" else size
+    if file.stem == "training":  # what does not fit into memory cannot be gone on with
+        most = _JSON_BYTES if file.suffix == ".json" else psutil.virtual_memory().available
+    else:
+        most = _DESCRIPTION_BYTES if file.suffix == ".json" else _MODEL_BYTES
     if size > most:
         return f"{name} has {size:,} bytes, more than {most:,}"
     if _sha256(file) != expected_sha256:

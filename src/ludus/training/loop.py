@@ -413,6 +413,8 @@ class Trainer:
             for name, model in self.job.models.items():
                 model.load_state_dict(load_model_weights(checkpoint, name))
             self.counters = _counters_from(state["counters"])
+            if self.counters.logged_batches > self.counters.iteration * self.plan.batches_per_iteration:
+                raise ValueError("more batches are logged than were made")
             if not self.job.load_state(state["job"], self.counters.iteration):
                 self.console.warning(
                     "This is an emergency checkpoint: what the environments were doing is not in it."

@@ -1,5 +1,6 @@
 """A clip of motion: how it is kept in a file, and what must be true of it. Plain npz; nothing is unpickled."""
 
+import io
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 from ludus.envs.humanoid.body import BODIES, JOINTS
 from ludus.envs.humanoid.npz import read_npz
 from ludus.errors import DataError, plain_text
+from ludus.files import write_whole
 
 FORMAT = "ludus-motion-1"
 MOST_FRAMES = 500_000
@@ -46,8 +48,9 @@ class Clip:
 def save_clip(clip: Clip, path: Path) -> None:
     check_clip(clip, clip.name)
     path.parent.mkdir(parents=True, exist_ok=True)
+    packed = io.BytesIO()
     np.savez_compressed(
-        path,
+        packed,
         format=np.array(FORMAT),
         fps=np.array(clip.fps),
         loop=np.array(clip.loop),
@@ -60,6 +63,7 @@ def save_clip(clip: Clip, path: Path) -> None:
         root_quat=clip.root_quat.astype(np.float32),
         joint_pos=clip.joint_pos.astype(np.float32),
     )
+    write_whole(path, packed.getvalue())
 
 
 def load_clip(path: Path) -> Clip:

@@ -3,6 +3,7 @@
 numpy.load would unpack whatever a member declares. Here names, sizes and types are looked at first.
 """
 
+import io
 import math
 import zipfile
 from collections.abc import Sequence
@@ -16,7 +17,9 @@ from ludus.files import open_regular
 
 _MOST_LISTED_BYTES = 100_000  # of the list of members, at a zip file's end
 _END = b"PK\x05\x06"  # what that end begins with
+_END_64 = b"PK\x06\x07"  # and what stands before it in files of more than 4 GB or 65,535 members
 _LONGEST_END = 22 + 65_535
+_MOST_HEADER_BYTES = 10_000  # of an array
 _PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others may want gigabytes merely to begin
 _MOST_TEXT_BYTES = 100_000
 
@@ -45,7 +48,11 @@ def _check_list_of_members(path: Path, file: BinaryIO) -> None:
     length = file.seek(0, 2)
     file.seek(max(0, length - _LONGEST_END))
     tail = file.read()
-    at = tail.rfind(_END)
+    # As zipfile finds it: at the very end, or else the last one before a comment.
+    plain = tail[-22:].startswith(_END) and tail.endswith(b"\0\0")
+    at = len(tail) - 22 if plain else tail.rfind(_END)
+    if tail[max(at - 20, 0) :].startswith(_END_64):
+        raise DataError(f"{path} is not a clip of motion: it is a zip file of a size that clips have not.")
     if at >= 0 and int.from_bytes(tail[at + 12 : at + 16], "little") > _MOST_LISTED_BYTES:
         raise DataError(f"{path} is not a clip of motion: it lists far more members than a clip has.")
     file.seek(0)
@@ -66,6 +73,8 @@ def _read(path: Path, members: zipfile.ZipFile, name: str, most_values: int) -> 
     with members.open(info) as member:
         shape, dtype = _header(member)
     values = math.prod(shape)
+    if min(shape, default=0) < 0:
+        raise DataError(f"{path} is not a clip of motion: {name} has the shape {shape}.")
     if dtype.hasobject or dtype.kind not in "biufSU":
         raise DataError(f"{path} is not a clip of motion: {name} holds objects, not numbers.")
     most_bytes = _MOST_TEXT_BYTES if dtype.kind in "SU" else most_values * 8
@@ -78,5 +87,9 @@ def _read(path: Path, members: zipfile.ZipFile, name: str, most_values: int) -> 
 def _header(member: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
     version = np.lib.format.read_magic(member)
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    shape, _, dtype = readers[version](member)
+    length = member.read({(1, 0): 2, (2, 0): 4}[version])
+    described = int.from_bytes(length, "little")
+    if described > _MOST_HEADER_BYTES:  # numpy would read it all before it looked
+        raise ValueError(f"a description of {described:,} bytes")
+    shape, _, dtype = readers[version](io.BytesIO(length + member.read(described)))
     return shape, dtype

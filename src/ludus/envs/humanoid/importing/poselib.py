@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ludus.envs.humanoid.body import BODIES
-from ludus.envs.humanoid.importing.motion import Motion, check_size, read_source
+from ludus.envs.humanoid.importing.motion import MOST_POSES, Motion, check_size, read_source
 from ludus.envs.humanoid.importing.retarget import LIMBS, from_rotations, our_leg, shortest_turn
 from ludus.envs.humanoid.rotations import multiply
 from ludus.errors import DataError
@@ -110,8 +110,10 @@ def _texts(value: Any) -> list[str]:
 
 def _tensor(value: Any) -> Tensor:
     """An array, also where poselib has wrapped it."""
-    array = value["arr"] if isinstance(value, dict) else value
-    return torch.as_tensor(_numbers(array).astype(np.float64))
+    array = _numbers(value["arr"] if isinstance(value, dict) else value)
+    if array.size > 4 * MOST_POSES:  # before it becomes eight times as large
+        raise ValueError("an array larger than any motion")
+    return torch.as_tensor(array.astype(np.float64))
 
 
 def _numbers(value: Any) -> np.ndarray:

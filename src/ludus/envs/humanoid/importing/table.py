@@ -15,6 +15,7 @@ from ludus.envs.humanoid.rotations import about_axis, multiply, rotate
 from ludus.errors import DataError, did_you_mean, plain_text
 
 _MOST_COLUMNS = 200
+_MOST_CELLS = 4_000_000
 ROOT = ("root_x", "root_y", "root_z", "root_qw", "root_qx", "root_qy", "root_qz")
 _LAYOUTS = (
     f"either a first row that names {', '.join(ROOT)} and the humanoid's {len(JOINTS)} joints, or no such row and "
@@ -49,9 +50,11 @@ def _rows(path: Path, text: str) -> list[list[str]]:
     lines = text.splitlines()
     check_size(str(path), len(lines), len(JOINTS))
     rows: list[list[str]] = []
+    cells = 0
     try:
         for row in csv.reader(short_lines(path, lines)):
-            if len(row) > _MOST_COLUMNS:
+            cells += len(row)
+            if len(row) > _MOST_COLUMNS or cells > _MOST_CELLS:
                 raise DataError(f"{path}: row {len(rows) + 1} has {len(row):,} columns; expected is {_LAYOUTS}.")
             if any(cell.strip() for cell in row):
                 rows.append(row)
