@@ -23,8 +23,8 @@ def made(dtype: torch.dtype = torch.float64) -> tuple[MinGRU, Tensor, Tensor, Te
     return memory, x, state, keep
 
 
-def in_numpy(memory: MinGRU, x: Tensor, state: Tensor, keep: Tensor) -> np.ndarray:
-    """[T, n, H], one number at a time."""
+def in_numpy(memory: MinGRU, x: Tensor, state: Tensor, keep: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Outputs [T, n, H] and the last state, one number at a time."""
     weight, bias = memory.weight.detach().numpy(), memory.bias.detach().numpy()
     seen, kept = x.view(STEPS, ROWS, INPUTS).numpy(), keep.numpy()
     h, out = state.numpy().copy(), np.zeros((STEPS, ROWS, SIZE))
@@ -32,19 +32,20 @@ def in_numpy(memory: MinGRU, x: Tensor, state: Tensor, keep: Tensor) -> np.ndarr
         for row in range(ROWS):
             for k in range(SIZE):
                 z = 1 / (1 + np.exp(-(weight[k] @ seen[t, row] + bias[k])))
-                g = np.tanh(weight[SIZE + k] @ seen[t, row] + bias[SIZE + k])
+                o = 1 / (1 + np.exp(-(weight[SIZE + k] @ seen[t, row] + bias[SIZE + k])))
+                g = np.tanh(weight[2 * SIZE + k] @ seen[t, row] + bias[2 * SIZE + k])
                 h[row, k] = (1 - z) * kept[t, row] * h[row, k] + z * g
-        out[t] = h
-    return out
+                out[t, row, k] = o * h[row, k]
+    return out, h
 
 
 def test_segments_and_steps_equal_the_slow_version() -> None:
     memory, x, state, keep = made()
-    expected = in_numpy(memory, x, state, keep)
+    expected, last = in_numpy(memory, x, state, keep)
     with torch.inference_mode():
         done = memory.run(x, state, keep)
         assert np.allclose(done.output.view(STEPS, ROWS, SIZE).numpy(), expected, atol=1e-14)
-        assert np.allclose(done.last_state.numpy(), expected[-1], atol=1e-14)
+        assert np.allclose(done.last_state.numpy(), last, atol=1e-14)
         for t, part in enumerate(x.view(STEPS, ROWS, INPUTS)):
             output, state = memory.step(part, state * keep[t][:, None])
             assert np.allclose(output.numpy(), expected[t], atol=1e-14)
@@ -98,8 +99,8 @@ def test_every_device_computes_the_same(steps: int, device: str) -> None:
     exact, seen, h = memory.double(), x.double().requires_grad_(), state.double()
     outputs = []
     for t, part in enumerate(seen.view(steps, 33, 6)):
-        h = exact.step(part, h * keep[t][:, None])[1]
-        outputs.append(h)
+        y, h = exact.step(part, h * keep[t][:, None])
+        outputs.append(y)
     torch.cat(outputs).backward(gradient.double())
 
     def same(found: Tensor | None, expected: Tensor | None) -> bool:

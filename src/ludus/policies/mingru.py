@@ -1,9 +1,11 @@
 """A minimal gated recurrent unit (minGRU; Feng et al. 2024) with exact resets and its gradient written out.
 
-    z = σ(W_z x_t + b_z),  g = tanh(W_g x_t + b_g),  h_t = (1 − z) h' + z g        h' = h_{t−1}, zero where an
-                                                                                    episode ended before step t
-The gates do not depend on the hidden state. All products are therefore made at once for a whole segment; what is
-left from step to step, h_t = decay_t h_{t−1} + drive_t, is one multiplication and one addition.
+    z, o = σ(·), g = tanh(·) of  W x_t + b                h' = h_{t−1}; zero where an episode ended before step t
+    h_t = (1 − z) h' + z g,   y_t = o h_t
+
+The output gate o is an addition to the paper: without it, linear heads cannot let what is seen decide what
+is read from the memory. The gates do not depend on the hidden state. All products are therefore made at once for a
+whole segment; what is left from step to step, h_t = decay_t h_{t−1} + drive_t, is one multiplication and addition.
 """
 
 from dataclasses import dataclass
@@ -23,12 +25,14 @@ class Space:
     def __init__(self, steps: int, n: int, size: int, like: Tensor) -> None:
         plain = not kernels_for(like)  # which need less: they activate gates where they read them
         with torch.inference_mode(False):  # usable in any mode
-            self.gates, self.grad_gates, self.h, self.decay, self.drive = (
+            self.gates, self.grad_gates, self.h, self.y, self.decay, self.drive = (
                 torch.empty((steps, n, width * size), dtype=like.dtype, device=like.device)
-                for width in (2, 2, 1, plain, plain)
+                for width in (3, 3, 1, 1, plain, plain)
             )
-        self.z, self.g = self.gates.split(size, dim=2)
-        self.grad_z, self.grad_g = self.grad_gates.split(size, dim=2)
+        self.z, self.o, self.g = self.gates.split(size, dim=2)
+        self.squashed = self.gates[..., : 2 * size]  # z and o
+        self.grad_z, self.grad_o, self.grad_g = self.grad_gates.split(size, dim=2)
+        self.grad_squashed = self.grad_gates[..., : 2 * size]
 
 
 @dataclass
@@ -43,7 +47,7 @@ class Run:
     @property
     def output(self) -> Tensor:
         """[T · n, H]"""
-        return self.space.h.flatten(0, 1)
+        return self.space.y.flatten(0, 1)
 
     @property
     def last_state(self) -> Tensor:
@@ -52,30 +56,29 @@ class Run:
 
 
 class MinGRU(WrittenOut):
-    """One layer. A row's state is its output h [H], zero at the start of an episode."""
+    """One layer. A row's state is h [H], zero at the start of an episode."""
 
     def __init__(self, inputs: int, size: int, forget_bias: float = 1.0) -> None:
         super().__init__()
         self.inputs, self.size, self.state_size = inputs, size, size
-        self.weight = nn.Parameter(torch.empty(2 * size, inputs))
-        self.bias = nn.Parameter(torch.zeros(2 * size))
+        self.weight = nn.Parameter(torch.empty(3 * size, inputs))
+        self.bias = nn.Parameter(torch.zeros(3 * size))
         self._spaces: dict[tuple[int, int, torch.dtype, torch.device, bool], Space] = {}
-        for gate in self.weight.data.chunk(2):
+        for gate in self.weight.data.chunk(3):
             nn.init.orthogonal_(gate)
         # Gates begin nearly closed: a state lasts about 1 + e^bias steps untrained.
         with torch.no_grad():
             self.bias[:size] = -forget_bias
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """[n, inputs], [n, H] → the output [n, H] and the new state, which is the same."""
+        """[n, inputs], [n, H] → the output [n, H] and the new state."""
         if kernels_for(x):
             from ludus.policies import mingru_triton
 
-            h = mingru_triton.mingru_step(torch.mm(x, self.weight.t()), self.bias, state)
-            return h, h
-        z, g = torch.addmm(self.bias, x, self.weight.t()).split(self.size, dim=1)
+            return mingru_triton.mingru_step(torch.mm(x, self.weight.t()), self.bias, state)
+        z, o, g = torch.addmm(self.bias, x, self.weight.t()).split(self.size, dim=1)
         h = torch.lerp(state, g.tanh(), z.sigmoid())
-        return h, h
+        return o.sigmoid() * h, h
 
     # Whole segments -----------------------------------------------------------------------------
     def run(self, x: Tensor, state: Tensor, keep: Tensor) -> Run:
@@ -85,20 +88,21 @@ class MinGRU(WrittenOut):
         if kernels_for(x):
             from ludus.policies import mingru_triton
 
-            mingru_triton.mingru_forward(space.gates, self.bias, state, keep, space.h)
+            mingru_triton.mingru_forward(space.gates, self.bias, state, keep, space.h, space.y)
         else:
             self._scan(space, state, keep)
         return Run(x, state, keep, space)
 
     def _scan(self, space: Space, state: Tensor, keep: Tensor) -> None:
         space.gates.add_(self.bias)
-        space.z.sigmoid_()
+        space.squashed.sigmoid_()
         space.g.tanh_()
         torch.mul(space.z, space.g, out=space.drive)
         torch.sub(1.0, space.z, out=space.decay).mul_(keep[..., None])
         for decay, drive, h in zip(space.decay, space.drive, space.h, strict=True):
             torch.addcmul(drive, decay, state, out=h)
             state = h
+        torch.mul(space.o, space.h, out=space.y)
 
     def backward(self, done: Run, gradient: Tensor, need_inputs: bool = True) -> Tensor | None:
         """Write the parameters' gradients, given that of `output`; returns the inputs' where needed."""
@@ -107,31 +111,36 @@ class MinGRU(WrittenOut):
             from ludus.policies import mingru_triton
 
             recurrence = (space.gates, self.bias, done.h0, done.keep, space.h)
-            mingru_triton.mingru_backward(*recurrence, given, space.grad_gates)
+            bias_gradient = mingru_triton.mingru_backward(*recurrence, given, space.grad_gates)
         else:
             self._scan_back(done, given)
+            bias_gradient = space.grad_gates.sum((0, 1))
+        assert self.bias.grad is not None
+        self.bias.grad.copy_(bias_gradient)
         flat = space.grad_gates.flatten(0, 1)
         torch.mm(flat.t(), done.x, out=self.weight.grad)
-        torch.sum(flat, 0, out=self.bias.grad)
         return flat @ self.weight if need_inputs else None
 
     def _scan_back(self, done: Run, given: Tensor) -> None:
         """The gradient of the gates before their activation. That of the output is overwritten by all of it."""
         space = done.space
+        torch.mul(given, space.h, out=space.grad_o)
+        given.mul_(space.o)
         for t in range(len(given) - 2, -1, -1):
             given[t].addcmul_(space.decay[t + 1], given[t + 1])
         before = torch.cat([done.h0[None], space.h[:-1]]).mul_(done.keep[..., None])
         torch.mul(given, torch.sub(space.g, before, out=before), out=space.grad_z)
         torch.mul(given, space.z, out=space.grad_g)
-        _aten.sigmoid_backward.grad_input(space.grad_z, space.z, grad_input=space.grad_z)
+        slope = space.grad_squashed
+        _aten.sigmoid_backward.grad_input(slope, space.squashed, grad_input=slope)
         _aten.tanh_backward.grad_input(space.grad_g, space.g, grad_input=space.grad_g)
 
     def numbers_of_a_step(self) -> tuple[int, int]:
         """(held of each step, passed back at most at a time) in a gradient step."""
         plain = not has_kernels(self.bias.device)
-        # Held: gates, their gradients and h; without kernels what decays and what drives. Passed back: the
+        # Held: gates, their gradients, h and y; without kernels what decays and what drives. Passed back: the
         # gradient of the output; beside it h before each step, then the gradient of the input.
-        return (2 + 2 + 1 + 2 * plain) * self.size, self.size + max(plain * self.size, self.inputs)
+        return (3 + 3 + 2 + 2 * plain) * self.size, self.size + max(plain * self.size, self.inputs)
 
     def _space(self, steps: int, n: int, x: Tensor) -> Space:
         key = (steps, n, x.dtype, x.device, kernels_for(x))

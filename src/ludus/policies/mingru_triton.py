@@ -17,80 +17,100 @@ _BLOCK = 128  # sequences a program owns: few, so that there are many programs
 
 
 @triton.jit
-def _gates_at(
-    gates: tensor, place: tensor, bias_z: tensor, bias_g: tensor, size: tensor, inside: tensor
-) -> tensor:
-    """z and g, activated, of sequences whose z lie at `place`."""
-    z = tl.sigmoid(tl.load(gates + place, mask=inside, other=0.0) + bias_z)
-    g = 2.0 * tl.sigmoid(2.0 * (tl.load(gates + place + size, mask=inside, other=0.0) + bias_g)) - 1.0
-    return z, g
+def _load_three(at: tensor, size: tensor, inside: tensor) -> tensor:
+    """Of z, o and g, which lie side by side."""
+    z, o = tl.load(at, mask=inside, other=0.0), tl.load(at + size, mask=inside, other=0.0)
+    return z, o, tl.load(at + 2 * size, mask=inside, other=0.0)
+
+
+@triton.jit
+def _store_three(at: tensor, size: tensor, inside: tensor, z: tensor, o: tensor, g: tensor) -> None:
+    tl.store(at, z, mask=inside)
+    tl.store(at + size, o, mask=inside)
+    tl.store(at + 2 * size, g, mask=inside)
+
+
+@triton.jit
+def _activated(z: tensor, o: tensor, g: tensor) -> tensor:
+    return tl.sigmoid(z), tl.sigmoid(o), 2.0 * tl.sigmoid(2.0 * g) - 1.0
 
 
 @triton.jit
 def _forward(
-    gates: tensor, bias: tensor, start: tensor, keep: tensor, out: tensor,
+    gates: tensor, bias: tensor, start: tensor, keep: tensor, h_out: tensor, y_out: tensor,
     steps: tensor, rows: tensor, size: tensor, resets: constexpr, block: constexpr,
 ) -> None:  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = at < rows * size
     row, unit = at // size, at % size
-    bias_z = tl.load(bias + unit, mask=inside, other=0.0)
-    bias_g = tl.load(bias + size + unit, mask=inside, other=0.0)
+    bias_z, bias_o, bias_g = _load_three(bias + unit, size, inside)
     h = tl.load(start + at, mask=inside, other=0.0)
     for t in range(steps):
         step = t * rows  # rows before this step
-        z, g = _gates_at(gates, (step + row) * 2 * size + unit, bias_z, bias_g, size, inside)
+        z, o, g = _load_three(gates + (step + row) * 3 * size + unit, size, inside)
+        z, o, g = _activated(z + bias_z, o + bias_o, g + bias_g)
         if resets:
             h = h * tl.load(keep + step + row, mask=inside, other=0.0)
         h = h + z * (g - h)
-        tl.store(out + step * size + at, h, mask=inside)
+        tl.store(h_out + step * size + at, h, mask=inside)
+        tl.store(y_out + step * size + at, o * h, mask=inside)
 
 
 @triton.jit
 def _backward(
-    gates: tensor, bias: tensor, start: tensor, keep: tensor, out: tensor, given: tensor, grad_gates: tensor,
-    steps: tensor, rows: tensor, size: tensor, block: constexpr,
+    gates: tensor, bias: tensor, start: tensor, keep: tensor, h_out: tensor, given: tensor,
+    grad_gates: tensor, grad_bias: tensor, steps: tensor, rows: tensor, size: tensor, block: constexpr,
 ) -> None:  # fmt: skip
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     inside = at < rows * size
     row, unit = at // size, at % size
-    bias_z = tl.load(bias + unit, mask=inside, other=0.0)
-    bias_g = tl.load(bias + size + unit, mask=inside, other=0.0)
-    gradient = tl.zeros((block,), tl.float32)
+    bias_z, bias_o, bias_g = _load_three(bias + unit, size, inside)
+    grad_h = tl.zeros((block,), tl.float32)
+    sum_z, sum_o, sum_g = grad_h, grad_h, grad_h
+    h = tl.load(h_out + (steps - 1) * rows * size + at, mask=inside, other=0.0)
     for i in range(steps):
         step = (steps - 1 - i) * rows
-        place = (step + row) * 2 * size + unit
-        z, g = _gates_at(gates, place, bias_z, bias_g, size, inside)
-        kept = tl.load(keep + step + row, mask=inside, other=0.0)
+        place = (step + row) * 3 * size + unit
+        z, o, g = _load_three(gates + place, size, inside)
+        z, o, g = _activated(z + bias_z, o + bias_o, g + bias_g)
         if step == 0:
-            before = tl.load(start + at, mask=inside, other=0.0) * kept
+            before = tl.load(start + at, mask=inside, other=0.0)
         else:
-            before = tl.load(out + (step - rows) * size + at, mask=inside, other=0.0) * kept
-        gradient += tl.load(given + step * size + at, mask=inside, other=0.0)
-        tl.store(grad_gates + place, gradient * (g - before) * z * (1.0 - z), mask=inside)
-        tl.store(grad_gates + place + size, gradient * z * (1.0 - g * g), mask=inside)
-        gradient = gradient * (1.0 - z) * kept
+            before = tl.load(h_out + (step - rows) * size + at, mask=inside, other=0.0)
+        kept = tl.load(keep + step + row, mask=inside, other=0.0)
+        grad_y = tl.load(given + step * size + at, mask=inside, other=0.0)
+        grad_h += grad_y * o
+        grad_z = grad_h * (g - before * kept) * z * (1.0 - z)
+        grad_o = grad_y * h * o * (1.0 - o)
+        grad_g = grad_h * z * (1.0 - g * g)
+        _store_three(grad_gates + place, size, inside, grad_z, grad_o, grad_g)
+        sum_z, sum_o, sum_g = sum_z + grad_z, sum_o + grad_o, sum_g + grad_g
+        grad_h = grad_h * (1.0 - z) * kept
+        h = before
+    _store_three(grad_bias + row * 3 * size + unit, size, inside, sum_z, sum_o, sum_g)
 
 
-def mingru_forward(gates: Tensor, bias: Tensor, start: Tensor, keep: Tensor | None, out: Tensor) -> None:
-    """h [T, n, H] from the gates [T, n, 2 H] before bias and activation; `keep` [T, n], None: nobody is reset."""
-    steps, rows, size = out.shape
+def mingru_forward(gates: Tensor, bias: Tensor, start: Tensor, keep: Tensor | None, h: Tensor, y: Tensor) -> None:
+    """h and y [T, n, H] from the gates [T, n, 3 H] before bias and activation; `keep` [T, n], None: no resets."""
+    steps, rows, size = h.shape
     grid = (triton.cdiv(rows * size, _BLOCK),)
     resets = keep is not None
-    _forward[grid](gates, bias, start, keep if resets else start, out, steps, rows, size, resets, _BLOCK)
+    _forward[grid](gates, bias, start, keep if resets else start, h, y, steps, rows, size, resets, _BLOCK)
 
 
 def mingru_backward(
-    gates: Tensor, bias: Tensor, start: Tensor, keep: Tensor, out: Tensor, given: Tensor, grad_gates: Tensor
-) -> None:
-    """The gradient of the gates before their activation, given that of `out`."""
-    steps, rows, size = out.shape
+    gates: Tensor, bias: Tensor, start: Tensor, keep: Tensor, h: Tensor, given: Tensor, grad_gates: Tensor
+) -> Tensor:
+    """The gradient of the gates before their activation, given that of y; returns that of the bias."""
+    steps, rows, size = h.shape
+    grad_bias = torch.empty_like(gates[0])  # summed over time here, over rows afterwards
     grid = (triton.cdiv(rows * size, _BLOCK),)
-    _backward[grid](gates, bias, start, keep, out, given, grad_gates, steps, rows, size, _BLOCK)
+    _backward[grid](gates, bias, start, keep, h, given, grad_gates, grad_bias, steps, rows, size, _BLOCK)
+    return grad_bias.sum(0)
 
 
-def mingru_step(gates: Tensor, bias: Tensor, state: Tensor) -> Tensor:
-    """[n, 2 H], [n, H] → [n, H]: one step, for acting."""
-    out = torch.empty_like(state)
-    mingru_forward(gates, bias, state, None, out[None])
-    return out
+def mingru_step(gates: Tensor, bias: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """[n, 3 H], [n, H] → y and h [n, H]: one step, for acting."""
+    h, y = torch.empty_like(state), torch.empty_like(state)
+    mingru_forward(gates, bias, state, None, h[None], y[None])
+    return y, h
