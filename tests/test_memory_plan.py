@@ -51,6 +51,13 @@ print(plan_memory(policy, schedule, config.ppo.minibatches).total / taken)
 
 CASES = {
     "memory": '{"env": {"num_envs": 512}, "ppo": {"horizon": 64, "minibatches": 4}}',
+    "minGRU": (
+        '{"env": {"num_envs": 512}, "ppo": {"horizon": 64, "minibatches": 4}, "policy": {"memory": "mingru"}}'
+    ),
+    "own network": (
+        '{"env": {"num_envs": 512}, "ppo": {"horizon": 64, "minibatches": 4}, "policy": {"memory": "none",'
+        ' "network": "network_modules:Remembers", "network_kwargs": {"width": 128}}}'
+    ),
     "memory, half-recorded segments, V-trace": (
         '{"env": {"num_envs": 500}, "ppo": {"horizon": 64, "segments": 2048, "minibatches": 4, "rho_clip": 1.0}}'
     ),

@@ -41,6 +41,12 @@ def _payloads(sandbox: Sandbox) -> dict[str, dict[str, Any]]:
         "cProfile:run": {"statement": sandbox.code.strip()},
         "pdb:run": {"statement": sandbox.code.strip()},
         "importlib:import_module": {"name": "stranger_env"},
+        "ludus.envs.importing:import_module_of": {"module": "stranger_env", "env_id": "x"},
+        "ludus.runs:train": {
+            "preset": "gym:CartPole-v1",
+            "run_dir": str(sandbox.victim / "new"),
+            "total_steps": 64,
+        },
         "pathlib:os.system": {"command": sandbox.shell},
         "multiprocessing.util:spawnv_passfds": {
             "path": "/bin/sh",
@@ -70,6 +76,8 @@ PAYLOADS = (
     "cProfile:run",
     "pdb:run",
     "importlib:import_module",
+    "ludus.envs.importing:import_module_of",
+    "ludus.runs:train",
     "pathlib:os.system",
     "multiprocessing.util:spawnv_passfds",
     "stranger_env:make",
@@ -110,6 +118,19 @@ def _in_workers(spoil: Spoil, sandbox: Sandbox, random: Random) -> None:
 def _mettagrid(sandbox: Sandbox, random: Random) -> None:
     _payloads(sandbox)
     _env(sandbox, {"kind": "mettagrid", "mission": "stranger_env:make", "id": "stranger_env:make"})
+
+
+def _own_environment(sandbox: Sandbox, random: Random) -> None:
+    """PettingZoo's own, which needs no trust, beside a file with the name of what it imports."""
+    (sandbox.here / "multi_agent_ale_py.py").write_text(sandbox.code)
+    _env(sandbox, {"kind": "pettingzoo", "id": "pettingzoo.atari.pong_v3", "num_envs": 2})
+
+
+def _network(sandbox: Sandbox, random: Random) -> None:
+    _payloads(sandbox)
+    config = read_config(sandbox.run)
+    config["policy"]["network"] = "stranger_env:make"
+    write_config(sandbox.run, config)
 
 
 def _gym_kwargs(sandbox: Sandbox, random: Random) -> None:
@@ -155,5 +176,7 @@ def hostile_code() -> list[Hostile]:
         )
     ]
     found += [Hostile("mettagrid:stranger_env", _mettagrid, VERBS, ACTING)]
+    found += [Hostile("pettingzoo's own, its import beside", _own_environment, VERBS, ACTING)]
+    found += [Hostile("a network of the stranger's", _network, VERBS, ("resume",))]
     found += [Hostile("gym, xml_file elsewhere", _gym_kwargs, VERBS, ACTING)]
     return found + [Hostile(f"YAML tag {tag.split(' ')[0]}", partial(_tag, tag), VERBS, VERBS) for tag in _TAGS]
