@@ -184,7 +184,7 @@ def test_bad_input_is_one_sentence(
 @pytest.mark.parametrize(
     ("flag", "value", "choices"),
     [
-        ("--policy.memory", "gru", "('none', 'lstm')"),
+        ("--policy.memory", "gru", "('none', 'lstm', 'mingru')"),
         ("--precision", "half", "('float32', 'tf32', 'bfloat16')"),
         ("--env.map", "maze", "('open', 'pillars', 'rooms')"),
     ],

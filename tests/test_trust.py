@@ -555,11 +555,10 @@ def test_trust_01_a_configuration_file_cannot_choose_what_a_module_of_the_users_
     file = tmp_path / "s.yaml"
     with Path(f"{own_module}.py").open("a") as module:
         module.write("\ndef make(num_envs, folder=''): ...\ndef wipe(num_envs): ...\n")
-    for changed in ({"factory": f"{own_module}:wipe"}, {"kwargs": {"folder": "/home"}}):
-        file.write_text(yaml.safe_dump({"env": {"kind": "vec", "factory": f"{own_module}:make"} | changed}))
-        said = call("train", f"vec:{own_module}:make", "--config", file, "--run-dir", tmp_path / "new")
-        assert said.code == 2
-        assert "with a callable or arguments that the command line does not name" in said.err
+    file.write_text(yaml.safe_dump({"env": {"kind": "vec", "factory": f"{own_module}:wipe"}}))
+    said = call("train", f"vec:{own_module}:make", "--config", file, "--run-dir", tmp_path / "new")
+    assert said.code == 2
+    assert "for something that the command line does not name" in said.err
 
 
 def test_trust_02_the_present_folder_stands_in_for_no_package(

@@ -47,11 +47,11 @@ def require_trust(config: TrainConfig, run: Path, trust: bool) -> None:
 def require_trust_in_file(config: TrainConfig, file: Path, typed: TrainConfig, trust: bool) -> None:
     """Refuse code that a configuration file names, unless the user `typed` the same or trusts the file.
 
-    The same means the same callable with the same arguments, too: a function of the user's own can do harm.
+    The same means the same callable, too: another function of the user's own module might do harm.
     """
     modules = modules_named_by(config)
-    if modules and not trust and _called(config) != _called(typed):
-        raise _refusal(modules, str(file), "with a callable or arguments that the command line does not name")
+    if modules and not trust and _callables(config) != _callables(typed):
+        raise _refusal(modules, str(file), "for something that the command line does not name")
 
 
 def _refusal(modules: Any, source: str, why: str) -> TrustError:
@@ -93,18 +93,21 @@ def _has_valid_mark(run: Path, config: TrainConfig) -> bool:
         return False
 
 
-def _called(config: TrainConfig) -> dict[str, Any]:
-    """What is imported and called, and with what."""
-    env = to_dict(config.env)
-    named = {name: env[name] for name in ("id", "factory", "kwargs") if name in env}
-    called = {"kind": env.get("kind"), "names": named}
-    if config.policy.network:
-        called["network"] = [config.policy.network, config.policy.network_kwargs]
-    return called
+def _callables(config: TrainConfig) -> tuple[str, ...]:
+    """What is imported and called."""
+    env = config.env
+    return type(env).__name__, *(str(getattr(env, name, "")) for name in ("id", "factory")), config.policy.network
 
 
 def _signature(key: bytes, config: TrainConfig) -> str:
-    signed = _called(config) | {"files": {module: _file_of(module) for module in modules_named_by(config)}}
+    env = to_dict(config.env)
+    signed: dict[str, Any] = {
+        "kind": env.get("kind"),
+        "names": {name: env[name] for name in ("id", "factory", "kwargs") if name in env},
+        "files": {module: _file_of(module) for module in modules_named_by(config)},
+    }
+    if config.policy.network:
+        signed["network"] = [config.policy.network, config.policy.network_kwargs]
     return hmac.new(key, json.dumps(signed, sort_keys=True, default=repr).encode(), hashlib.sha256).hexdigest()
 
 
