@@ -71,6 +71,7 @@ SPACES = {
     "multi": spaces.MultiDiscrete([3, 4], start=[1, 2]),
     "integers": spaces.Box(0, 9, (2,), np.int32),
     "binary": spaces.MultiBinary(3),
+    "text": spaces.Text(3),
 }
 
 

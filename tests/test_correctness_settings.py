@@ -34,8 +34,9 @@ from ludus.envs.forage import ForageConfig
 from ludus.errors import ConfigError, LudusError
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.making import make_replay_policy, policy_from
-from ludus.policies.policy import PolicyConfig, space_from
+from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_heads import make_replay_head
+from ludus.policies.spaces import space_from
 from ludus.policies.vision import make_encoder
 from ludus.presets import all_presets, find_preset
 from ludus.ranges import Range

@@ -144,6 +144,7 @@ def test_same_seed_same_rows_and_other_seed_other_rows() -> None:
             [[[0.5] * 3] * 2, [[3.0] * 3, [-2.0] * 3]],
         ),
         ("integers", torch.tensor([[0.2, 3.7], [11.0, -4.0]]), [[0, 4], [9, 0]]),
+        ("binary", torch.tensor([[0, 1, 1], [1, 0, 0]]), [[0, 1, 1], [1, 0, 0]]),
     ],
 )
 def test_actions_reach_the_environment_in_its_own_space(
@@ -192,8 +193,8 @@ def test_float64_observations_become_float32() -> None:
 
 
 def test_an_unsupported_action_space_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"MultiBinary\(3\)"):
-        make("Echo", kind="binary")
+    with pytest.raises(ConfigError, match=r"acts in Text\(1, 3"):
+        make("Echo", kind="text")
 
 
 # Mistakes -------------------------------------------------------------------------------------------

@@ -111,7 +111,8 @@ def test_a_module_of_the_built_ins_shape_gives_the_built_ins_curve(seed: int, tm
 
 def test_a_network_with_a_hidden_state_learns_to_recall(tmp_path: Path) -> None:
     network = {"policy.network": "network_modules:Remembers", "policy.network_kwargs": {"width": 32}}
-    run = train_task("recall", tmp_path / "run", 60_000, MEMORY | {"policy.memory": "none"} | network, delay=8)
+    settings = {name: value for name, value in MEMORY.items() if not name.startswith("policy.")}
+    run = train_task("recall", tmp_path / "run", 60_000, settings | network, delay=8)
     assert reached(run) > 0.9
 
 
@@ -198,7 +199,7 @@ def test_a_network_that_cannot_work_is_refused_in_a_sentence(
     network: Any, kwargs: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        make_taped(network, (5,), kwargs)
+        make_taped(network, OBS, kwargs)
 
 
 @pytest.mark.parametrize(
@@ -227,3 +228,20 @@ def test_a_class_within_a_function_cannot_be_found_again(tmp_path: Path) -> None
 def test_replay_algorithms_say_that_they_have_their_own_layers(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--policy.network is for --algo ppo"):
         ludus.train("gym:CartPole-v1", run_dir=tmp_path / "run", algo="dqn", network=Shared)
+
+
+# Settings ---------------------------------------------------------------------------------------------
+def test_a_setting_of_the_layers_that_a_network_replaces_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="--policy.memory-size is a setting of the built-in layers, which .*Shared"
+    ):
+        ludus.train("gym:CartPole-v1", tmp_path / "run", network=Shared, policy={"memory_size": 8}, **QUICK)
+
+
+def test_settings_given_as_dicts_are_not_changed(tmp_path: Path) -> None:
+    ppo = {"minibatches": 2}
+    quick = QUICK | {"ppo": ppo, "loop": {"total_steps": 64}}
+    ludus.train(
+        "gym:CartPole-v1", tmp_path / "run", overrides={"ppo.horizon": 16, "ppo.update_epochs": 1}, **quick
+    )
+    assert ppo == {"minibatches": 2}

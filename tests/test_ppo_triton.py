@@ -73,7 +73,7 @@ def double(x: Any) -> Any:
 
 def reference(inputs: Inputs, value_clip: float) -> Outputs:
     logits, value, action, old_log_prob, advantage, returns, old_value, share, entropy_coef = map(double, inputs)
-    head = CategoricalHead(1, [logits.shape[1]], [0], squeeze=True).to(DEVICE)
+    head = CategoricalHead([logits.shape[1]], [0], squeeze=True).to(DEVICE)
     log_prob, saved = head.score(logits, action)
     log_ratio = log_prob - old_log_prob
     ratio = log_ratio.exp()

@@ -8,10 +8,11 @@ action = policy.act(obs, deterministic=True)
 
 __version__ = "0.1.0"
 
+from ludus import nn
 from ludus.envs.registration import register_environments
 from ludus.runs import load, make_env, resume, train
 from ludus.training.callbacks import Callback
 
 register_environments()
 
-__all__ = ["Callback", "__version__", "load", "make_env", "resume", "train"]
+__all__ = ["Callback", "__version__", "load", "make_env", "nn", "resume", "train"]

@@ -1,5 +1,6 @@
 """Typed configuration of a run. Every field exists once; files and flags are checked against it."""
 
+import copy
 import dataclasses
 import math
 import types
@@ -21,7 +22,7 @@ from ludus.envs import ENV_KINDS, EnvConfig
 from ludus.envs.kuka.task import KukaConfig
 from ludus.errors import ConfigError, did_you_mean, plain_text
 from ludus.files import read_bounded
-from ludus.policies.policy import PolicyConfig
+from ludus.policies.policy import LAYER_SETTINGS, PolicyConfig
 from ludus.ranges import LARGEST_SEED, MOST_ENVS, MOST_STEPS, MOST_THREADS, Range, check_fields
 
 
@@ -250,7 +251,8 @@ def make_schedule(config: TrainConfig, rows: int) -> SegmentSchedule:
     """PPO's segments, for so many rows (environments × agents)."""
     ppo = config.ppo
     schedule = SegmentSchedule(rows, ppo.segments or rows, ppo.horizon)
-    check_divides(ppo, schedule, config.policy.memory != "none")
+    # Whether a network of the user's has a hidden state is known once it is made: PPO asks again.
+    check_divides(ppo, schedule, config.policy.memory != "none" and not config.policy.network)
     return schedule
 
 
@@ -344,7 +346,7 @@ def apply_overrides(config: TrainConfig, overrides: dict[str, Any]) -> TrainConf
         place = nested
         for part in path:
             place = place.setdefault(part, {})
-        place[last] = to_dict(value)
+        place[last] = copy.deepcopy(to_dict(value))  # what is added to it is not the caller's
     return settle(from_dict(nested, config), _names(overrides))
 
 
@@ -370,6 +372,7 @@ _INSTEAD = {  # what does the same for another algorithm
 def settle(config: TrainConfig, given: Iterable[str]) -> TrainConfig:
     """What a user gave, by these names, wins over what a preset says besides; what would do nothing is refused."""
     names = {SHORT_NAMES.get(name, name): name for name in given}
+    _refuse_replaced(names, config.policy)
     for full, name in names.items():
         if not _has_meaning(full, name, config):
             section, _, _ = full.partition(".")
@@ -386,6 +389,17 @@ def settle(config: TrainConfig, given: Iterable[str]) -> TrainConfig:
     if "eval.every" in names and "loop.cycles" not in names:
         loop = dataclasses.replace(loop, cycles=0)
     return dataclasses.replace(config, loop=loop)
+
+
+def _refuse_replaced(names: Iterable[str], policy: PolicyConfig) -> None:
+    """A network of the user's stands in the place of the built-in layers: their settings would do nothing."""
+    replaced = sorted(f"policy.{name}" for name in LAYER_SETTINGS)
+    given = next((name for name in replaced if name in names), None)
+    if policy.network and given:
+        raise ConfigError(
+            f"--{given.replace('_', '-')} is a setting of the built-in layers, which {policy.network} replaces. "
+            "Give your network its settings by --policy.network-kwargs."
+        )
 
 
 def _has_meaning(full: str, name: str, config: TrainConfig) -> bool:

@@ -25,7 +25,6 @@ from ludus.envs.vec import State, derive_seed, restore_generator
 from ludus.errors import ConfigError
 from ludus.graphs import Graphed, graph_pool
 from ludus.policies.actor_critic import ActorCritic
-from ludus.policies.heads import GaussianHead
 from ludus.ranges import MOST_ENVS, SHARE, Range
 
 
@@ -136,11 +135,12 @@ class PPO:
         steps = schedule.segments * schedule.horizon
         self._units = schedule.segments if self._by_segment else steps  # what a pass deals out
         # A small rollout is put in a new order once a pass; parts of a large one are gathered one by one.
-        self._shuffles = not self._by_segment and steps <= _SMALL and device.type == "cpu"
+        small = steps <= _SMALL and not policy.has_images
+        self._shuffles = not self._by_segment and small and device.type == "cpu"
         self._ids = torch.zeros(self._units // config.minibatches, dtype=torch.int64, device=device)
         self._weights = torch.ones(len(self._ids), device=device)
         # One large pass estimates anew; what is large, or has a memory, goes in the parts that also train it.
-        parts = config.minibatches if steps > _SMALL or policy.recurrent else 1
+        parts = 1 if small and not policy.recurrent else config.minibatches
         self._refresh_ids = torch.zeros(self._units // parts, dtype=torch.int64, device=device)
         graphed = partial(Graphed, device=device, enabled=cuda_graphs, pool=graph_pool(device))
         self._gather = graphed(partial(self._data.gather, self.returns if config.normalize_returns else None))
@@ -243,8 +243,10 @@ class PPO:
             (config.clip, config.value_clip, config.value_coef),
         )
         seed = loss_gradient(self.policy.head, done.params, done.value, batch, bonus, *limits, measured)
-        if config.bound_coef > 0 and isinstance(self.policy.head, GaussianHead):
-            seed.params.add_(self.policy.head.bound_gradient(done.params, batch.share, config.bound_coef))
+        if config.bound_coef > 0:
+            outside = self.policy.head.bound_gradient(done.params, batch.share, config.bound_coef)
+            if outside is not None:
+                seed.params.add_(outside)
         self.policy.backward(done, seed.params, seed.value)
         if self._initial is not None:
             self.optimizer.grad.add_(self.optimizer.flat - self._initial, alpha=2 * config.l2_init)
@@ -290,16 +292,13 @@ class PPO:
         return rate * self.rate_factor, entropy
 
     def _after(self, progress: float) -> None:
-        head = self.policy.head
-        if isinstance(head, GaussianHead):
-            highest = math.inf
-            if self.config.std_final > 0 and progress > 0.5:
-                start = self.policy.config.initial_std
-                highest = start * (self.config.std_final / start) ** (2 * progress - 1)
-            head.limit_std(highest)
+        highest = math.inf
+        if self.config.std_final > 0 and progress > 0.5:
+            start = self.policy.config.initial_std
+            highest = start * (self.config.std_final / start) ** (2 * progress - 1)
+        self.policy.head.limit_std(highest)
         # After the update, so that learning sees the standardisation that acting saw.
-        if self.policy.normalizer is not None:
-            self.policy.normalizer.update(self._data.observations_of_agents())
+        self.policy.learn_scales(self._data.observations_of_agents())
 
     def _summary(self, rate: float, entropy_coef: float) -> dict[str, Tensor]:
         return {
@@ -310,8 +309,9 @@ class PPO:
 
     def _after_summary(self) -> dict[str, Tensor]:
         summary = {"train/skipped_updates": self.optimizer.skipped.clone()}
-        if isinstance(self.policy.head, GaussianHead):
-            summary["train/std"] = self.policy.head.log_std.exp().mean()
+        spread = self.policy.head.spread()
+        if spread is not None:
+            summary["train/std"] = spread.mean()
         return summary
 
     def adapt_rate(self, kl: float) -> None:

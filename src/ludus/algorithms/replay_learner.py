@@ -150,7 +150,7 @@ class ReplayLearner(Batches):
         half = len(rows) // 2  # the transitions are what comes last before it; sub-sequences may repeat steps
         obs = self.store.obs["obs"].index_select(0, rows[half - self.config.batch_size : half])
         if normalizer is not None:
-            normalizer.update([obs])
+            self.agent.policy.learn_scales([obs])
         if self.reward_learner is not None:
             self.reward_learner.model.update_normalizer({"obs": obs})
 

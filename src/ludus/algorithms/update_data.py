@@ -66,7 +66,7 @@ class UpdateData:
         self.steps[:, : self.policy.head.action_size] = recorded.action.flatten(0, 1)
         for column, values in ((_LOG_PROB, self.log_prob), (_VALUE, self.value), (_PRESENT, present)):
             self._number(column).copy_(values)
-        if self.policy.normalizer is not None:
+        if self.policy.keeps_inputs:
             for x, obs in zip(self.x.split(_PART), self.observations(), strict=True):
                 x.copy_(self.policy.prepare(obs))
 
@@ -117,7 +117,7 @@ class UpdateData:
 
     def inputs(self, steps: Tensor) -> Tensor:
         """[n, obs] prepared observations."""
-        if self.policy.normalizer is not None:
+        if self.policy.keeps_inputs:
             return self.x.index_select(0, steps)
         assert self.track is not None
         return self.policy.prepare(self.track.obs.index_select(0, self.places.view(-1).index_select(0, steps)))
@@ -135,7 +135,7 @@ def update_shapes(
     """Shape and type of every tensor: what an update allocates, and what a plan counts."""
     shape, segments = (schedule.horizon, schedule.segments), (schedule.segments,)
     steps = schedule.horizon * schedule.segments
-    size = math.prod(policy.obs_space.shape) if policy.normalizer is not None else 0
+    size = math.prod(policy.obs_space.shape) if policy.keeps_inputs else 0
     return {
         "places": (shape, torch.int64),
         "following": (segments, torch.int64),

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.envs.random_actions import made_valid, random_actions
+from ludus.envs.row_space import RowSpace, choice_slices
 from ludus.envs.vec import Step, VecEnv
 from ludus.errors import LudusError, plain_text
 
@@ -90,7 +92,8 @@ def _findings(fresh: Callable[[], VecEnv], steps: int, seed: int) -> Iterator[Fi
     """Found one after the other, so that those before a crash are kept."""
     env = fresh()
     yield from _check_action_space(env)
-    actions = _random_actions(env, steps, seed)
+    generator = torch.Generator().manual_seed(seed)
+    actions = random_actions(env.action_space, (steps, env.num_rows), generator)
     play = _play(env, seed, actions)
     broken = list(_check_fields(env, play))
     if broken:  # the rest would only stumble over the same
@@ -99,6 +102,7 @@ def _findings(fresh: Callable[[], VecEnv], steps: int, seed: int) -> Iterator[Fi
     yield Finding("ok", f"{steps} steps of {env.num_rows} rows: shapes and types are as the contract says.")
     yield from _check_ownership(env, seed, actions)
     yield from _check_values(env, play)
+    yield from _check_masks(env, play)
     yield from _check_ends(env, play)
     yield from _check_present(env, play)
     yield from _check_seeds(env, fresh(), play, seed)
@@ -110,28 +114,13 @@ def _findings(fresh: Callable[[], VecEnv], steps: int, seed: int) -> Iterator[Fi
 
 
 # Playing --------------------------------------------------------------------------------------------
-def _random_actions(env: VecEnv, steps: int, seed: int) -> Tensor:
-    """[steps, rows, ...] within bounds; a standard normal where there are none."""
-    generator = torch.Generator().manual_seed(seed)
-    space, rows = env.action_space, (steps, env.num_rows)
-    if isinstance(space, gym.spaces.Discrete):
-        return torch.randint(int(space.n), rows, generator=generator) + int(space.start)
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        unit = torch.rand((*rows, len(space.nvec)), generator=generator, dtype=torch.float64)
-        return (unit * torch.as_tensor(space.nvec)).long() + torch.as_tensor(space.start)
-    low, high = torch.as_tensor(space.low), torch.as_tensor(space.high)
-    unit = torch.rand((*rows, *space.shape), generator=generator)
-    bounded = low.isfinite() & high.isfinite()
-    free = torch.randn((*rows, *space.shape), generator=generator).clamp(low, high)
-    return torch.where(bounded, torch.lerp(low.expand_as(unit), high.expand_as(unit), unit), free)
-
-
 def _play(env: VecEnv, seed: int, actions: Tensor) -> _Play:
     first_obs = env.reset(seed).clone()
-    steps, present = [], [_present(env)]
+    steps: list[Step] = []
+    present = [_present(env)]
     start = time.perf_counter()
     for action in actions:
-        steps.append(env.step(action.to(env.device)))
+        steps.append(_step(env, action, steps[-1].obs if steps else first_obs))
         present.append(_present(env))
     return _Play(first_obs, steps, present, actions, time.perf_counter() - start)
 
@@ -140,8 +129,17 @@ def _present(env: VecEnv) -> Tensor:
     return torch.ones(env.num_rows, dtype=torch.bool) if env.present is None else env.present.clone().cpu()
 
 
-def _continue(env: VecEnv, actions: Tensor) -> list[Step]:
-    return [env.step(action.to(env.device)) for action in actions]
+def _step(env: VecEnv, action: Tensor, obs: Tensor) -> Step:
+    """With the action, or a valid one in its place."""
+    return env.step(made_valid(action, obs, env.obs_space, env.action_space).to(env.device))
+
+
+def _continue(env: VecEnv, actions: Tensor, obs: Tensor) -> list[Step]:
+    """What comes after `obs`."""
+    steps: list[Step] = []
+    for action in actions:
+        steps.append(_step(env, action, steps[-1].obs if steps else obs))
+    return steps
 
 
 def _same(one: Step, other: Step) -> bool:
@@ -203,10 +201,10 @@ def _wrong(what: str, got: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -
 
 def _check_ownership(env: VecEnv, seed: int, actions: Tensor) -> Iterator[Finding]:
     first_obs = env.reset(seed)
-    kept = [first_obs, *env.step(actions[0].to(env.device))[:5]]
+    kept = [first_obs, *_step(env, actions[0], first_obs)[:5]]
     kept += [] if env.present is None else [env.present]
     copies = [tensor.clone() for tensor in kept]
-    _continue(env, actions[1:5])
+    _continue(env, actions[1:5], kept[1])
     if not all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(kept, copies, strict=True)):
         fix = "Return copies of buffers that are written again; a trainer keeps what it was given."
         yield Finding("error", "Later steps change the tensors of earlier ones.", fix)
@@ -215,7 +213,8 @@ def _check_ownership(env: VecEnv, seed: int, actions: Tensor) -> Iterator[Findin
 def _check_values(env: VecEnv, play: _Play) -> Iterator[Finding]:
     obs = torch.stack([play.first_obs, *(step.obs for step in play.steps)]).cpu()
     reward = torch.stack([step.reward for step in play.steps]).cpu()
-    for name, values in (("An observation", obs), ("A reward", reward)):
+    numbers = obs if not isinstance(env.obs_space, RowSpace) else env.obs_space.numbers_of(obs.flatten(0, 1))
+    for name, values in (("An observation", numbers), ("A reward", reward)):
         if not values.isfinite().all():
             yield Finding("error", f"{name} is NaN or infinite.", "Find the division or the physics that does it.")
     low, high = torch.as_tensor(env.obs_space.low), torch.as_tensor(env.obs_space.high)
@@ -232,6 +231,24 @@ def _check_values(env: VecEnv, play: _Play) -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", f"Rewards are finite, from {float(reward.min()):g} to {float(reward.max()):g}.")
+
+
+def _check_masks(env: VecEnv, play: _Play) -> Iterator[Finding]:
+    """Every agent has a valid action in each of its choices."""
+    if not isinstance(env.obs_space, RowSpace) or env.obs_space.mask is None:
+        return
+    obs = torch.stack([play.first_obs, *(step.obs for step in play.steps)]).cpu()
+    mask = env.obs_space.part_of(obs.flatten(0, 1), env.obs_space.mask)[torch.stack(play.present).flatten()]
+    if not ((mask == 0) | (mask == 1)).all():
+        yield Finding(
+            "error", "A mask of valid actions holds other numbers than 0 and 1.", "1 where one is valid."
+        )
+    if not all((mask[:, choice] != 0).any(1).all() for choice in choice_slices(env.action_space)):
+        fix = "Mark at least one in each choice, as long as the episode has not ended."
+        yield Finding("error", "A mask leaves no valid action.", fix)
+    else:
+        share = float((mask != 0).double().mean())
+        yield Finding("ok", f"Masks rule actions out: {share:.0%} of all choices were valid.")
 
 
 def _like_obs(rows: Tensor, obs: Tensor) -> Tensor:
@@ -281,11 +298,11 @@ def _check_present(env: VecEnv, play: _Play) -> Iterator[Finding]:
 def _search_for_end(env: VecEnv, actions: Tensor) -> Finding:
     """No end was seen yet: look further, without keeping what comes."""
     taken, until = 0, time.monotonic() + LONG_EPISODE_S
-    env.reset(0)
+    obs = env.reset(0)
     while taken < LONG_EPISODE and time.monotonic() < until:
-        ended = env.step(actions[taken % len(actions)].to(env.device)).done.any()
-        taken += 1
-        if ended:
+        step = _step(env, actions[taken % len(actions)], obs)
+        obs, taken = step.obs, taken + 1
+        if step.done.any():
             return Finding("ok", f"Episodes end, the first of them after {taken} steps.")
     fix = "If the task has no end of its own, give it a time limit (max_steps)."
     return Finding("warning", f"No episode ended in {taken} steps.", fix)
@@ -335,7 +352,7 @@ def _explain_disturbance(env: VecEnv, play: _Play, seed: int) -> Finding:
 
 def _check_state(env: VecEnv, other: VecEnv, actions: Tensor, seed: int) -> Iterator[Finding]:
     half = len(actions) // 2
-    _play(env, seed, actions[:half])
+    newest = _play(env, seed, actions[:half]).steps[-1].obs
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # what it says of the state is said below
         state = env.state()
@@ -351,9 +368,9 @@ def _check_state(env: VecEnv, other: VecEnv, actions: Tensor, seed: int) -> Iter
         fix += "state can be read may define ludus_state() and load_ludus_state(state)."
         yield Finding("warning", f"Episodes restart on resume: {lost}.", fix)
         return
-    expected = _continue(env, actions[half:])
+    expected = _continue(env, actions[half:], newest)
     other.load_state(state)
-    differs = _first_difference(expected, _continue(other, actions[half:]))
+    differs = _first_difference(expected, _continue(other, actions[half:], newest))
     if differs is None:
         yield Finding("ok", "state() and load_state() continue exactly.")
         return

@@ -19,6 +19,7 @@ from ludus.envs.gym_block import GrowthGuard, Recipe, warn_inexact
 from ludus.envs.gym_make import GymRecipe
 from ludus.envs.gym_rows import Rows
 from ludus.envs.importing import import_module_of
+from ludus.envs.row_space import RowSpace
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.errors import CheckpointError, ConfigError, did_you_mean
 from ludus.ranges import MOST_ENVS, MOST_THREADS, Range
@@ -36,6 +37,8 @@ class GymConfig:
     """Processes that step them; 0: this one. Worth it from about 100 µs a step."""
     max_steps: Annotated[int, Range(0, 10**9)] = 0
     """Steps after which an episode is truncated; 0: the environment's own limit."""
+    action_masks: bool = True
+    """Choose among the valid actions only, where the environment says which they are (docs/actions.md)."""
     kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
     """Passed to gymnasium.make. A configuration file or a program may give any values."""
 
@@ -49,7 +52,14 @@ class GymConfig:
 def make_gym(config: GymConfig, num_envs: int) -> VecEnv:
     """A group of `num_envs` environments."""
     module = config.id.rpartition(":")[0]
-    recipe = GymRecipe(f"gym:{config.id}", module, find_spec(config.id), config.max_steps, dict(config.kwargs))
+    recipe = GymRecipe(
+        f"gym:{config.id}",
+        module,
+        find_spec(config.id),
+        config.max_steps,
+        dict(config.kwargs),
+        config.action_masks,
+    )
     if config.workers == 0:
         env: VecEnv = GymVecEnv(recipe, num_envs)
     else:
@@ -193,7 +203,10 @@ def check_fits(env: VecEnv, state: State) -> None:
 def _damaged_field(env: VecEnv, state: State) -> str:
     """What no environment could have saved, or nothing."""
     obs, present = state["obs"], state.get("present")
-    if obs.numpy().dtype != env.obs_space.dtype or not bool(obs.isfinite().all()):
+    fits = obs.numpy().dtype == env.obs_space.dtype
+    if fits and isinstance(env.obs_space, RowSpace):
+        obs = env.obs_space.numbers_of(obs)
+    if not fits or not bool(obs.isfinite().all()):
         return "its observations are not finite numbers of the right type"
     flags = isinstance(present, Tensor) and present.dtype == torch.bool and present.shape == (env.num_rows,)
     if present is not None and not flags:

@@ -18,6 +18,7 @@ import numpy as np
 from ludus.envs.gym_rows import Rows
 from ludus.envs.gym_spaces import Spaces
 from ludus.envs.gym_state import largest_part, lost_state, restore, snapshot
+from ludus.envs.row_space import MASK, RowSpace, add_mask, choice_slices
 from ludus.envs.vec import State, derive_seed
 from ludus.errors import CheckpointError, EnvError
 
@@ -75,11 +76,13 @@ class EnvBlock(ABC):
         self._to_row = of.to_row
         self._shape = of.obs.shape
         self._dtype: Any = None  # of observations that were looked at and can be stored as they come
-        self._may_be_nan = of.obs.dtype == np.float32
+        self._row_space = of.obs if isinstance(of.obs, RowSpace) else None
+        self._may_be_nan = of.obs.dtype == np.float32 or self._row_space is not None
         self._limit = limit
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
         self._started = [0] * len(self.envs)  # tick at which the episode began
         self._lost: dict[int, int] = {}  # environments whose episode cannot go on → seed of the next
+        self._choices = choice_slices(of.action)
         self._flags_set = True  # by the last step; shared memory may hold those of a worker that died
 
     @abstractmethod
@@ -96,6 +99,7 @@ class EnvBlock(ABC):
         self._steps = [env.step for env in self.envs]
         for env in range(len(self.envs)):
             self._begin_episode(env, self._new_seed(env))
+        self._check_masks()
 
     def lose_episodes(self, seed: int, tick: int, attempt: int) -> None:
         """Take the place of a block that died: the next step ends every row, at what it observed last."""
@@ -142,7 +146,7 @@ class EnvBlock(ABC):
         self._store_first(env, obs, info)
         if self._may_be_nan:
             first, stop = env * self.agents_per_env, (env + 1) * self.agents_per_env
-            self._check_finite("first observation", self.rows.obs[first:stop], first)
+            self._check_finite("first observation", self._numbers(self.rows.obs[first:stop]), first)
 
     def _reset_env(self, env: int, seed: int | None) -> tuple[Any, Any]:
         try:
@@ -159,7 +163,7 @@ class EnvBlock(ABC):
         """Before ends are written: all that was observed becomes `final_obs`, and no row has ended."""
         rows = self.rows
         if self._may_be_nan:
-            self._check_finite("observation", rows.obs)
+            self._check_finite("observation", self._numbers(rows.obs))
         self._check_finite("reward", rows.reward)
         if self._flags_set:
             rows.terminated.fill(False)
@@ -196,12 +200,19 @@ class EnvBlock(ABC):
         self.success_seen = self.success_seen or any(key in info for key in _SUCCESS_KEYS)
 
     # Values ---------------------------------------------------------------------------------------
-    def _store(self, row: int, obs: Any) -> None:
+    def _numbers(self, obs: np.ndarray) -> np.ndarray:
+        """What of rows of observations may be NaN."""
+        return obs if self._row_space is None else self._row_space.vectors_of(obs)
+
+    def _store(self, row: int, obs: Any, info: Any) -> None:
         where = f"{self.name}: the observation of {self._place(row)} at step {self.tick}"
+        if self.of.mask:
+            obs = add_mask(obs, self._mask(row, info))
         try:
             array = np.asarray(obs) if self._to_row is None else self._to_row(obs)
         except Exception as error:
-            raise EnvError(f"{where} does not fit its space: {type(error).__name__}: {error}") from error
+            why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            raise EnvError(f"{where} does not fit its space: {type(error).__name__}: {why}") from error
         if array.dtype.kind not in "fiub":
             raise EnvError(f"{where} is not made of real numbers: it is {form_of(obs)}.")
         if array.shape != self._shape:
@@ -212,6 +223,35 @@ class EnvBlock(ABC):
             raise EnvError(f"{where} has {array.dtype} values outside 0 to 255; its space says uint8.")
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and that is told
             self.rows.obs[row] = array
+
+    def _mask(self, row: int, info: Any) -> Any:
+        """Which actions are valid next, where the observation does not say it."""
+        env = row // self.agents_per_env
+        if self.of.mask == "method":
+            try:
+                return self.envs[env].get_wrapper_attr("action_masks")()
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                raise self._raised(env, "action_masks", error) from error
+        if not isinstance(info, dict) or MASK not in info:
+            raise self._not_a(row, f"info[{MASK!r}]", None, "there at every step, as it was in the first")
+        return info[MASK]
+
+    def _check_masks(self) -> None:
+        """Every agent that is there has a valid action, in each of its choices."""
+        if self._row_space is None or self._row_space.mask is None:
+            return
+        mask = self._row_space.mask_of(self.rows.obs) != 0
+        has_choice = np.logical_and.reduce([mask[:, part].any(1) for part in self._choices])
+        if self.agents_come_and_go:
+            has_choice |= ~self.rows.present
+        if not has_choice.all():
+            row = int(np.argmin(has_choice))
+            raise EnvError(
+                f"{self.name}: the mask of {self._place(row)} at step {self.tick} leaves no valid action, though "
+                "its episode has not ended. Mark at least one in each choice."
+            )
 
     def _number(self, row: int, what: str, value: Any) -> float:
         """A reward, if it can be one."""
@@ -306,18 +346,19 @@ class GymBlock(EnvBlock):
             if plain and type(obs) is np.ndarray and obs.shape == shape and obs.dtype is dtype:
                 obs_out[row] = obs
             else:
-                self._store(row, obs)
+                self._store(row, obs, info)
             if terminated or truncated or started[row] <= deadline:
                 ended.append((row, terminated, info))
         self._clear_ends(bool(ended))
         for row, terminated, info in ended:
             self._end_row(row, bool(terminated), info)
             self._restart(row, seed=None)
+        self._check_masks()
         if self.tick == 1:
             self._look_for_success(info)
 
     def _store_first(self, env: int, obs: Any, info: Any) -> None:
-        self._store(env, obs)
+        self._store(env, obs, info)
         if self.tick == 0:
             self._look_for_success(info)
 

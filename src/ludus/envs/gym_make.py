@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from ludus.envs.gym_block import NO_LIMIT, EnvRaisedError, GymBlock, told
-from ludus.envs.gym_spaces import adapt_spaces
+from ludus.envs.gym_spaces import MaskSource, adapt_spaces, mask_in_info, may_be_masked
 from ludus.errors import ConfigError
 
 
@@ -25,13 +25,29 @@ class GymRecipe(NamedTuple):
     spec: EnvSpec
     max_steps: int  # 0 = the environment's own limit
     kwargs: dict[str, Any]
+    masks: bool = True  # heed the masks of valid actions
 
     def make_block(self, count: int, first_env: int = 0) -> GymBlock:
         if self.module:
             importlib.import_module(self.module)
         envs, limit = make_envs(self, count)
-        of = adapt_spaces(envs[0].observation_space, envs[0].action_space, self.name)
+        obs_space, action_space = envs[0].observation_space, envs[0].action_space
+        of = adapt_spaces(obs_space, action_space, self.name, self._mask_source(envs[0]), self.masks)
         return GymBlock(self.name, envs, limit, of, first_env)
+
+    def _mask_source(self, env: gym.Env) -> MaskSource:
+        """Where an environment with choices says which of them are valid, if not in its observations."""
+        if not self.masks or not may_be_masked(env.observation_space, env.action_space):
+            return ""
+        if env.has_wrapper_attr("action_masks"):
+            return "method"
+        try:
+            result = env.reset(seed=0)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001 (the block's own reset says it in a sentence)
+            return ""
+        return mask_in_info(result)
 
 
 def make_envs(recipe: GymRecipe, count: int) -> tuple[list[gym.Env], int]:

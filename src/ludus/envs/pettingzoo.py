@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 from ludus.envs.gym import BlockVecEnv
 from ludus.envs.gym_block import NO_LIMIT, EnvRaisedError, told
-from ludus.envs.gym_spaces import adapt_spaces
+from ludus.envs.gym_spaces import MaskSource, adapt_spaces, mask_in_info, may_be_masked
 from ludus.envs.importing import find_callable, import_module_of
 from ludus.envs.pettingzoo_block import ParallelBlock
 from ludus.envs.vec import VecEnv
@@ -34,6 +34,8 @@ class PettingZooConfig:
     """Processes that step them; 0: this one. Worth it from about 100 µs a step."""
     max_steps: Annotated[int, Range(0, 10**9)] = 0
     """Steps after which all agents are truncated; 0: the environment's own limit."""
+    action_masks: bool = True
+    """Choose among the valid actions only, where the environment says which they are (docs/actions.md)."""
     kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
     """Passed to the callable. A configuration file or a program may give any values."""
 
@@ -50,7 +52,9 @@ class PettingZooConfig:
 
 def make_pettingzoo(config: PettingZooConfig, num_envs: int) -> VecEnv:
     """A group of `num_envs` environments."""
-    recipe = ParallelRecipe(f"pettingzoo:{config.id}", config.id, config.max_steps, dict(config.kwargs))
+    recipe = ParallelRecipe(
+        f"pettingzoo:{config.id}", config.id, config.max_steps, dict(config.kwargs), config.action_masks
+    )
     if config.workers == 0:
         return PettingZooVecEnv(recipe, num_envs)
     from ludus.envs.gym_workers import GymWorkersVecEnv  # which imports gym.py
@@ -85,13 +89,27 @@ class ParallelRecipe(NamedTuple):
     id: str
     max_steps: int  # 0 = the environment's own limit
     kwargs: dict[str, Any]
+    masks: bool = True  # heed the masks of valid actions
 
     def make_block(self, count: int, first_env: int = 0) -> ParallelBlock:
         factory = find_factory(self.id)
         envs = [_make_env(factory, self) for _ in range(count)]
         obs_space, action_space = _shared_spaces(envs[0], self.name)
-        of = adapt_spaces(obs_space, action_space, self.name)
+        source = self._mask_source(envs[0], obs_space, action_space)
+        of = adapt_spaces(obs_space, action_space, self.name, source, self.masks)
         return ParallelBlock(self.name, envs, self.max_steps or NO_LIMIT, of, first_env)
+
+    def _mask_source(self, env: Any, obs_space: Any, action_space: Any) -> MaskSource:
+        """As of Gymnasium's environments; the info is that of any agent."""
+        if not self.masks or not may_be_masked(obs_space, action_space):
+            return ""
+        try:
+            obs, infos = env.reset(seed=0)
+            return mask_in_info((obs, next(iter(infos.values()), {})))
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001 (the block's own reset says it in a sentence)
+            return ""
 
 
 def _make_env(factory: Callable[..., Any], recipe: ParallelRecipe) -> Any:

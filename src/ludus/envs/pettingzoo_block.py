@@ -44,6 +44,7 @@ class ParallelBlock(EnvBlock):
                 self._restart(outcome.env, self._new_seed(outcome.env, self.tick))
             else:
                 self._set_present(outcome.env, outcome.present)
+        self._check_masks()
 
     def _step_env(self, env: int, actions: Sequence[Any]) -> _Outcome:
         present = self.rows.present
@@ -64,7 +65,7 @@ class ParallelBlock(EnvBlock):
             info = infos.get(agent) or {}
             flags[agent] = self._flag(row, "terminated", ends), self._flag(row, "truncated", is_cut), info
         here = self._agents_here(env)
-        self._store_all({**acting, **here}, here, obs, "step")
+        self._store_all({**acting, **here}, here, obs, infos, "step")
         if self.tick == 1:
             self._look_at_infos(infos)
         timed_out = self._started[env] <= self.tick - self._limit
@@ -92,7 +93,7 @@ class ParallelBlock(EnvBlock):
         if not here:
             raise EnvError(f"{self.name}: environment {self._first_env + env} has no agents after reset().")
         self._set_present(env, set(here.values()))
-        self._store_all(here, here, obs, "reset")
+        self._store_all(here, here, obs, info, "reset")
         if self.tick == 0:
             self._look_at_infos(info)
 
@@ -121,14 +122,14 @@ class ParallelBlock(EnvBlock):
             if row not in present:
                 self.rows.obs[row] = 0
 
-    def _store_all(self, agents: dict[Any, int], needed: dict[Any, int], obs: Any, where: str) -> None:
+    def _store_all(self, agents: dict[Any, int], needed: dict[Any, int], obs: Any, infos: Any, where: str) -> None:
         """Observations of all who gave one; who has died may give none, and keeps the last."""
         if not isinstance(obs, dict):
             raise EnvError(f"{self.name}: {where}() gives observations as a {type(obs).__name__}, not as a dict.")
         for agent, row in agents.items():
             seen = obs.get(agent)
             if seen is not None:
-                self._store(row, seen)
+                self._store(row, seen, infos.get(agent) if isinstance(infos, dict) else None)
             elif agent in needed:
                 raise EnvError(f"{self.name}: {where}() gives no observation of {self._place(row)}.")
 

@@ -53,7 +53,7 @@ class ActorCritic(Policy):
     def params_and_value_of(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The head's parameters, the values [n], and the new state."""
         features, value_features, state = self.trunk.act_and_judge(x, state)
-        return self.head(features), self.value_head(value_features).squeeze(-1), state
+        return self.masked(self.head(features), x), self.value_head(value_features).squeeze(-1), state
 
     def value_of(self, x: Tensor, state: Tensor) -> Tensor:
         """[n] values alone."""
@@ -66,7 +66,8 @@ class ActorCritic(Policy):
         The arguments are those of `Trunk.forward_pass`.
         """
         done = self.trunk.forward_pass(x, state, keep)
-        return Pass(self.head.linear.forward(done.actor), self.value_head.forward(done.critic).squeeze(-1), done)
+        params = self.masked(self.head.linear.forward(done.actor), x)
+        return Pass(params, self.value_head.forward(done.critic).squeeze(-1), done)
 
     def backward(self, done: Pass, params_gradient: Tensor, value_gradient: Tensor) -> None:
         """Write every network parameter's gradient, given those of the outputs."""

@@ -6,20 +6,27 @@ with respect to the parameters, in closed form: a policy-gradient update needs n
 costs a fraction of what taping those small operations does. The tests hold it against autograd.
 """
 
+import itertools
 import math
 from abc import abstractmethod
+from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ludus.envs.row_space import ActionRow
 from ludus.envs.vec import ActionSpace
 from ludus.errors import ConfigError
 from ludus.policies.mlp import Dense
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 1.0
+MASKED_LOGIT = -1e8
+
+Saved = tuple[Any, ...]  # what a head keeps of `score` for `seed_gradient`
 
 
 class Head(nn.Module):
@@ -27,10 +34,24 @@ class Head(nn.Module):
 
     action_size: int  # numbers stored per action
     noise_size: int  # random numbers a sample takes
-    linear: Dense
+    num_params: int  # outputs of `linear`
+    linear: Dense  # which the factory adds: a part of a mixed action has none of its own
+    masked_params: slice | None = None  # where the logits are that a mask of valid actions covers; None: nowhere
 
     def forward(self, features: Tensor) -> Tensor:
         return self.linear(features)
+
+    def masked(self, params: Tensor, mask: Tensor) -> Tensor:
+        """The parameters with which no action is drawn whose place in `mask` is 0.
+
+        Their logits become so low that probabilities are exactly 0, and so are the gradients; −∞ would make NaN
+        of both. Where all are masked, which only a row without an agent may be, all stay alike.
+        """
+        assert self.masked_params is not None
+        if self.masked_params == slice(0, self.num_params):
+            return params.masked_fill(mask == 0, MASKED_LOGIT)
+        blocked = F.pad(mask == 0, (self.masked_params.start, self.num_params - self.masked_params.stop))
+        return params.masked_fill(blocked, MASKED_LOGIT)
 
     @abstractmethod
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -57,17 +78,28 @@ class StochasticHead(Head):
     def entropy(self, params: Tensor) -> Tensor: ...
 
     @abstractmethod
-    def score(self, params: Tensor, action: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def score(self, params: Tensor, action: Tensor) -> tuple[Tensor, Saved]:
         """(log_prob, what `seed_gradient` needs)."""
 
     @abstractmethod
     def seed_gradient(
-        self, saved: tuple[Tensor, ...], weight: Tensor, share: float | Tensor, entropy_coef: Tensor | None
+        self, saved: Saved, weight: Tensor, share: float | Tensor, entropy_coef: Tensor | None
     ) -> Tensor:
         """d/d params of Σ weight · log_prob − entropy_coef · Σ share · entropy; own `.grad`s are written.
 
         The shares ([n], or one number for all) add up to 1.
         """
+
+    def bound_gradient(self, params: Tensor, share: float | Tensor, coef: float) -> Tensor | None:
+        """d/d params of coef · Σ share · Σ (what of a mean lies outside the action bounds)², if there are any."""
+        return None
+
+    def limit_std(self, highest: float) -> None:
+        """Keep the spread of continuous actions below `highest`."""
+
+    def spread(self) -> Tensor | None:
+        """[numbers] the spread of continuous actions; None: there are none."""
+        return None
 
 
 class BoxHead(Head):
@@ -105,10 +137,10 @@ class BoxHead(Head):
 class GaussianHead(BoxHead, StochasticHead):
     """Independent normal per dimension."""
 
-    def __init__(self, features: int, space: gym.spaces.Box, initial_std: float, learn_std: bool = True) -> None:
+    def __init__(self, space: gym.spaces.Box, initial_std: float, learn_std: bool = True) -> None:
         super().__init__(space)
         self.learn_std, self.initial_std = learn_std, initial_std
-        self.linear = Dense(features, self.action_size)
+        self.num_params = self.action_size
         self.log_std = nn.Parameter(torch.full((self.action_size,), math.log(initial_std)))
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
@@ -120,7 +152,7 @@ class GaussianHead(BoxHead, StochasticHead):
     def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
         return self.score(params, action)[0]
 
-    def score(self, params: Tensor, action: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def score(self, params: Tensor, action: Tensor) -> tuple[Tensor, Saved]:
         inverse_std = torch.exp(-self.log_std)
         z = (action - params) * inverse_std
         squares = z * z
@@ -131,7 +163,7 @@ class GaussianHead(BoxHead, StochasticHead):
         return (self.log_std + _LOG_SQRT_2PI + 0.5).sum().expand(params.shape[:-1])
 
     def seed_gradient(
-        self, saved: tuple[Tensor, ...], weight: Tensor, share: float | Tensor, entropy_coef: Tensor | None
+        self, saved: Saved, weight: Tensor, share: float | Tensor, entropy_coef: Tensor | None
     ) -> Tensor:
         z, squares, inverse_std = saved
         assert self.log_std.grad is not None
@@ -145,7 +177,6 @@ class GaussianHead(BoxHead, StochasticHead):
         return (z * weight[:, None]).mul_(inverse_std)
 
     def bound_gradient(self, params: Tensor, share: float | Tensor, coef: float) -> Tensor:
-        """d/d params of coef · Σ share · Σ (what of a mean lies outside the action bounds)²."""
         outside = params - params.clamp(-1.0, 1.0)
         share = share if isinstance(share, float) else share[:, None]
         return outside.mul_(2 * coef * share).mul_(self.bounded)
@@ -162,6 +193,9 @@ class GaussianHead(BoxHead, StochasticHead):
         else:
             self.log_std.fill_(math.log(min(self.initial_std, highest)))
 
+    def spread(self) -> Tensor:
+        return self.log_std.exp()
+
 
 class CategoricalHead(StochasticHead):
     """One or several independent choices; the stored action holds one index a choice."""
@@ -169,12 +203,12 @@ class CategoricalHead(StochasticHead):
     start: Tensor
     offsets: Tensor
 
-    def __init__(self, features: int, choices: list[int], start: list[int], squeeze: bool) -> None:
+    def __init__(self, choices: list[int], start: list[int], squeeze: bool) -> None:
         super().__init__()
         self.choices = choices
         self.action_size, self.noise_size = len(choices), sum(choices)
+        self.num_params, self.masked_params = sum(choices), slice(0, sum(choices))
         self.squeeze = squeeze
-        self.linear = Dense(features, sum(choices))
         self.register_buffer("start", torch.tensor(start))
         # Where each choice begins when all lie side by side; not part of what is learned.
         self.register_buffer("offsets", torch.tensor([0, *choices[:-1]]).cumsum(0), persistent=False)
@@ -211,12 +245,12 @@ class CategoricalHead(StochasticHead):
         log_p = self._log_probs(params)
         return -(log_p.exp() * log_p).sum(-1)
 
-    def score(self, params: Tensor, action: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def score(self, params: Tensor, action: Tensor) -> tuple[Tensor, Saved]:
         log_p, chosen = self._log_probs(params), self._chosen(action)
         return log_p.gather(-1, chosen).sum(-1), (log_p, chosen)
 
     def seed_gradient(
-        self, saved: tuple[Tensor, ...], weight: Tensor, share: float | Tensor, entropy_coef: Tensor | None
+        self, saved: Saved, weight: Tensor, share: float | Tensor, entropy_coef: Tensor | None
     ) -> Tensor:
         log_p, chosen = saved
         p = log_p.exp()
@@ -237,14 +271,108 @@ class CategoricalHead(StochasticHead):
         return choice.squeeze(-1) if self.squeeze else choice
 
 
+class MixedHead(StochasticHead):
+    """Continuous numbers and choices in one action, independent of each other given the observation.
+
+    Parameters, noise and stored actions lie side by side, in the order of the parts; all choices come last, so
+    that a mask covers one piece of the parameters.
+    """
+
+    order: Tensor
+
+    def __init__(self, space: ActionRow, initial_std: float, learn_std: bool) -> None:
+        super().__init__()
+        boxes: list[tuple[range, Any]] = []
+        choices: list[tuple[range, Any]] = []
+        edges = itertools.accumulate((part.shape[0] for part in space.flat), initial=0)
+        for start, part in zip(edges, space.flat, strict=False):
+            places = range(start, start + part.shape[0])
+            (choices if isinstance(part, gym.spaces.MultiDiscrete) else boxes).append((places, part))
+        heads: list[StochasticHead] = []
+        if boxes:
+            low, high = (np.concatenate([getattr(part, k) for _, part in boxes]) for k in ("low", "high"))
+            heads.append(GaussianHead(gym.spaces.Box(low, high, dtype=np.float32), initial_std, learn_std))
+        if choices:
+            nvec, start_of = ([int(n) for _, part in choices for n in getattr(part, k)] for k in ("nvec", "start"))
+            heads.append(CategoricalHead(nvec, start_of, squeeze=False))
+        self.parts = nn.ModuleList(heads)
+        self._parts = heads
+        self.action_size, self.noise_size, self.num_params = (
+            sum(getattr(head, name) for head in heads) for name in ("action_size", "noise_size", "num_params")
+        )
+        if choices:
+            self.masked_params = slice(self.num_params - sum(nvec), self.num_params)
+        # Where each number of the stored action belongs in the environment's row; not part of what is learned.
+        place = torch.tensor([i for places, _ in (*boxes, *choices) for i in places])
+        self.register_buffer("order", place.argsort(), persistent=False)
+
+    def _split(self, values: Tensor, size: str) -> tuple[Tensor, ...]:
+        return values.split([getattr(head, size) for head in self._parts], -1)
+
+    def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return torch.cat([head.noise(shape, generator) for head in self._parts], -1)
+
+    def sample(self, params: Tensor, noise: Tensor) -> Tensor:
+        pieces = zip(self._parts, self._split(params, "num_params"), self._split(noise, "noise_size"), strict=True)
+        return torch.cat([head.sample(some, drawn) for head, some, drawn in pieces], -1)
+
+    def mode(self, params: Tensor) -> Tensor:
+        pieces = zip(self._parts, self._split(params, "num_params"), strict=True)
+        return torch.cat([head.mode(some) for head, some in pieces], -1)
+
+    def log_prob(self, params: Tensor, action: Tensor) -> Tensor:
+        return self.score(params, action)[0]
+
+    def entropy(self, params: Tensor) -> Tensor:
+        pieces = zip(self._parts, self._split(params, "num_params"), strict=True)
+        return torch.stack([head.entropy(some) for head, some in pieces]).sum(0)
+
+    def score(self, params: Tensor, action: Tensor) -> tuple[Tensor, Saved]:
+        pieces = zip(
+            self._parts, self._split(params, "num_params"), self._split(action, "action_size"), strict=True
+        )
+        scored = [head.score(some, taken) for head, some, taken in pieces]
+        return torch.stack([log_prob for log_prob, _ in scored]).sum(0), tuple(saved for _, saved in scored)
+
+    def seed_gradient(
+        self, saved: Saved, weight: Tensor, share: float | Tensor, entropy_coef: Tensor | None
+    ) -> Tensor:
+        pieces = zip(self._parts, saved, strict=True)
+        return torch.cat([head.seed_gradient(kept, weight, share, entropy_coef) for head, kept in pieces], -1)
+
+    def bound_gradient(self, params: Tensor, share: float | Tensor, coef: float) -> Tensor | None:
+        pieces = zip(self._parts, self._split(params, "num_params"), strict=True)
+        made = [(some, head.bound_gradient(some, share, coef)) for head, some in pieces]
+        return torch.cat([torch.zeros_like(some) if grad is None else grad for some, grad in made], -1)
+
+    def limit_std(self, highest: float) -> None:
+        for head in self._parts:
+            head.limit_std(highest)
+
+    def spread(self) -> Tensor | None:
+        return next((spread for head in self._parts if (spread := head.spread()) is not None), None)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        pieces = zip(self._parts, self._split(action, "action_size"), strict=True)
+        return torch.cat([head.to_env(taken).float() for head, taken in pieces], -1)[..., self.order]
+
+
 def make_stochastic_head(
     space: ActionSpace, features: int, initial_std: float, learn_std: bool = True
 ) -> StochasticHead:
+    head = _distribution(space, initial_std, learn_std)
+    head.linear = Dense(features, head.num_params)
+    return head
+
+
+def _distribution(space: ActionSpace, initial_std: float, learn_std: bool) -> StochasticHead:
+    if isinstance(space, ActionRow):
+        return MixedHead(space, initial_std, learn_std)
     if isinstance(space, gym.spaces.Box):
-        return GaussianHead(features, space, initial_std, learn_std)
+        return GaussianHead(space, initial_std, learn_std)
     if isinstance(space, gym.spaces.Discrete):
-        return CategoricalHead(features, [int(space.n)], [int(space.start)], squeeze=True)
+        return CategoricalHead([int(space.n)], [int(space.start)], squeeze=True)
     if isinstance(space, gym.spaces.MultiDiscrete):
         start = [int(s) for s in space.start] if hasattr(space, "start") else [0] * len(space.nvec)
-        return CategoricalHead(features, [int(n) for n in space.nvec], start, squeeze=False)
+        return CategoricalHead([int(n) for n in space.nvec], start, squeeze=False)
     raise ConfigError(f"No policy head for the action space {space}; use Box, Discrete or MultiDiscrete.")

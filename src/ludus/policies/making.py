@@ -10,8 +10,9 @@ from ludus.envs.importing import find_callable
 from ludus.envs.vec import ActionSpace, VecEnv
 from ludus.errors import ConfigError, TrustError, plain_text
 from ludus.policies.actor_critic import ActorCritic
-from ludus.policies.policy import MakeNetwork, Policy, PolicyConfig, space_from
+from ludus.policies.policy import MakeNetwork, Policy, PolicyConfig
 from ludus.policies.replay_policy import ReplayPolicy
+from ludus.policies.spaces import space_from
 
 
 def make_actor_critic(env: VecEnv, config: PolicyConfig, seed: int) -> ActorCritic:
@@ -57,7 +58,9 @@ def refuse_network(name: str) -> MakeNetwork:
 def policy_from(description: dict[str, Any], find: Callable[[str], MakeNetwork] = refuse_network) -> Policy:
     """The policy that `Policy.description` described, without its weights; `find` gives a network by its name."""
     config = dict(description["config"])
-    config["hidden"] = tuple(config["hidden"])
+    for name in ("hidden", "actor_parts", "critic_parts"):
+        if name in config:  # older ones have no parts
+            config[name] = tuple(config[name])
     obs_space, action_space = (space_from(description[k]) for k in ("obs_space", "action_space"))
     if description["kind"] == ActorCritic.kind:
         network = find(str(config["network"])) if config.get("network") else None

@@ -99,6 +99,10 @@ class MLP(nn.Module):
                 gradient = self._layers[i].input_gradient(gradient)
         return gradient if need_inputs else None
 
+    def numbers_of_a_step(self) -> tuple[int, int]:
+        """How many numbers are held of each step, and how many more while gradients are passed back."""
+        return self.inputs + sum(self.widths), 2 * max(self.widths, default=0)
+
 
 def through_activation(activation: Activation, gradient: Tensor, output: Tensor) -> Tensor:
     """The gradient of what was activated, in place: that of the output is needed no longer."""

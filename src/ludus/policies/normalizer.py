@@ -11,7 +11,8 @@ REPLAY_LIMITS = (5.0, 1e-2)  # clip and floor where learning draws from a replay
 class ObsNormalizer(nn.Module):
     """Standardises observations by moments in float64, merged batch by batch (Chan et al. 1979).
 
-    With a `floor`, no standard deviation counts as less.
+    With a `floor`, no standard deviation counts as less. The last `as_they_are` numbers, a mask of actions, are
+    not changed.
     """
 
     count: Tensor
@@ -20,9 +21,12 @@ class ObsNormalizer(nn.Module):
     _shift: Tensor
     _scale: Tensor
 
-    def __init__(self, shape: tuple[int, ...], clip: float = 10.0, floor: float = 0.0) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], clip: float = 10.0, floor: float = 0.0, as_they_are: int = 0
+    ) -> None:
         super().__init__()
         self.clip, self.floor = clip, floor
+        self.changed = shape[0] - as_they_are
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("m2", torch.zeros(shape, dtype=torch.float64))  # Σ (x − mean)²
@@ -32,6 +36,10 @@ class ObsNormalizer(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         return ((obs - self._shift) * self._scale).clamp(-self.clip, self.clip)
+
+    def of_columns(self, numbers: Tensor, columns: slice) -> Tensor:
+        """The same for some of the numbers of each observation."""
+        return ((numbers - self._shift[columns]) * self._scale[columns]).clamp(-self.clip, self.clip)
 
     @torch.no_grad()
     def update(self, parts: Iterable[Tensor]) -> None:
@@ -43,9 +51,11 @@ class ObsNormalizer(nn.Module):
         self._shift.copy_(self.mean)
         if self.floor:
             self._scale.copy_(variance.sqrt().clamp_(min=self.floor).reciprocal_())
-            return
-        # An input that never changes carries nothing; dividing by its rounding noise would make it loud.
-        self._scale.copy_(torch.where(variance > 1e-10, (variance + 1e-8).rsqrt(), 1.0))
+        else:
+            # An input that never changes carries nothing; dividing by its rounding noise would make it loud.
+            self._scale.copy_(torch.where(variance > 1e-10, (variance + 1e-8).rsqrt(), 1.0))
+        self._shift[self.changed :] = 0.0
+        self._scale[self.changed :] = 1.0
 
     def _merge(self, batch: Tensor) -> None:
         n, mean = batch.shape[0], batch.mean(dim=0)

@@ -1,6 +1,6 @@
 """The policy: normaliser → trunk → head. It carries all that is needed to act."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -9,13 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ludus.envs.row_space import MASK, ActionRow, Part, RowSpace, add_mask, parts_of
 from ludus.envs.vec import ActionSpace
 from ludus.errors import LudusError
+from ludus.policies.conv import MixedNet
 from ludus.policies.heads import Head
 from ludus.policies.mlp import MLP, Activation
 from ludus.policies.normalizer import ObsNormalizer
-from ludus.policies.taped import Taped, make_taped
-from ludus.policies.trunk import MEMORIES, Memory, Trunk, WrittenTrunk
+from ludus.policies.reader import Prepared, Reader
+from ludus.policies.spaces import describe_space
+from ludus.policies.taped import ImageEncoder, Taped, make_taped
+from ludus.policies.trunk import MEMORIES, Memory, PartMLP, Trunk, WrittenTrunk
 from ludus.ranges import LAYERS, WIDEST_LAYER, Range, check_fields
 
 
@@ -41,6 +45,14 @@ class PolicyConfig:
     """Learn that spread; off, it stays as it is (ppo.std_final may still lower it)."""
     normalize_obs: bool = True
     """Standardise observations by their running mean and variance."""
+    cnn: Literal["nature", "residual"] = "nature"
+    """What sees images: three strided convolutions, or three residual blocks (slower, often better)."""
+    image_features: Annotated[int, Range(1, WIDEST_LAYER)] = 256
+    """Numbers that are made of each image, before the hidden layers."""
+    actor_parts: tuple[str, ...] = ()
+    """Parts of a Dict observation that the actor sees; none named: all."""
+    critic_parts: tuple[str, ...] = ()
+    """Parts that the critic sees, with layers of its own; it may know more. None named: the actor's."""
     network: str = ""
     """A torch.nn.Module of your own in place of the layers and the memory, as "my_module:MyNet" (PPO)."""
     network_kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
@@ -59,6 +71,10 @@ class PolicyConfig:
         module = self.network.partition(":")[0]
         return (module,) if module else ()
 
+
+# Of the built-in layers, in whose place a network of the user's stands.
+LAYER_SETTINGS = ("hidden", "activation", "memory", "memory_size", "forget_bias", "shared_trunk", "cnn",
+                  "image_features", "actor_parts", "critic_parts")  # fmt: skip
 
 MakeNetwork = Callable[..., nn.Module]
 
@@ -86,30 +102,59 @@ class Policy(nn.Module):
         super().__init__()
         check_fields(config, "policy.")  # here, because a checkpoint describes its own
         self.obs_space, self.action_space, self.config = obs_space, action_space, config
-        self.inputs = int(np.prod(obs_space.shape))
-        self.normalizer = ObsNormalizer((self.inputs,)) if config.normalize_obs else None
+        self.rows = obs_space if isinstance(obs_space, RowSpace) else None  # where observations have parts
+        self.has_images = any(part.kind == "image" for part in parts_of(obs_space))
+        self.mask = None if self.rows is None else self.rows.mask
+        self.inputs = sum(part.size for part in parts_of(obs_space) if part.kind == "vector")  # numbers
+        self.normalizer = self._make_normalizer()
         if network is None:
-            self._written = self._make_layers(two_encoders)
+            trunk: Trunk = self._make_layers(two_encoders)
         else:
-            self.network = make_taped(network, tuple(obs_space.shape), config.network_kwargs)
-        self.features, self.state_size = self.trunk.features, self.trunk.state_size
+            trunk = self.network = make_taped(network, obs_space, config.network_kwargs)
+        # A plain attribute: looking a module up in a module costs as much as a small kernel.
+        object.__setattr__(self, "trunk", trunk)
+        self.features, self.state_size = trunk.features, trunk.state_size
+
+    trunk: Trunk
+
+    def _make_normalizer(self, clip: float = 10.0, floor: float = 0.0) -> ObsNormalizer | None:
+        """Of vectors; images are seen as they are, and so is a mask."""
+        if not self.config.normalize_obs or self.inputs == 0:
+            return None
+        masked = 0 if self.mask is None or self.has_images else self.mask.size
+        return ObsNormalizer((self.inputs + masked,), clip, floor, as_they_are=masked)
 
     def _make_layers(self, two_encoders: bool) -> WrittenTrunk:
         """Registered here one by one, which gives their weights the names that they have in checkpoints."""
         config = self.config
-        self.encoder = MLP(self.inputs, config.hidden, config.activation)
+        self.encoder = self._make_encoder(config.actor_parts)
         self.memory: Memory | None = None
         if config.memory != "none":
             make = MEMORIES[config.memory]
             self.memory = make(self.encoder.features, config.memory_size, config.forget_bias)
-        two_encoders &= self.memory is None and not config.shared_trunk
-        self.value_encoder = MLP(self.inputs, config.hidden, config.activation) if two_encoders else None
+        # Two encoders of images would take twice the time for little.
+        two_encoders &= (
+            self.memory is None and not config.shared_trunk and not isinstance(self.encoder, ImageEncoder)
+        )
+        two_encoders |= bool(config.critic_parts)
+        parts = config.critic_parts or config.actor_parts
+        self.value_encoder = self._make_encoder(parts) if two_encoders else None
         return WrittenTrunk(self.encoder, self.value_encoder, self.memory)
 
+    def _make_encoder(self, parts: tuple[str, ...]) -> MLP | ImageEncoder:
+        config, reader = self.config, Reader(self.obs_space, parts)
+        if reader.image_shapes:
+            shapes, numbers = reader.image_shapes, reader.numbers
+            layers = (config.hidden, config.activation)
+            return ImageEncoder(reader, MixedNet(shapes, numbers, config.cnn, config.image_features, *layers))
+        if self.rows is None:
+            return MLP(reader.numbers, config.hidden, config.activation)
+        return PartMLP(reader, config.hidden, config.activation)
+
     @property
-    def trunk(self) -> Trunk:
-        trunk: Trunk = self.network if self.config.network else self._written
-        return trunk
+    def keeps_inputs(self) -> bool:
+        """Whether an update standardises all observations once; copies of images would take too much memory."""
+        return self.normalizer is not None and not self.has_images
 
     @property
     def recurrent(self) -> bool:
@@ -120,37 +165,83 @@ class Policy(nn.Module):
     def device(self) -> torch.device:
         return self.head.linear.weight.device
 
+    def seen_parts(self) -> list[Part]:
+        """Parts of an observation that an action depends on."""
+        names = () if self.config.network else self.config.actor_parts
+        return [part for part in parts_of(self.obs_space) if not names or part.name in names or part == self.mask]
+
     def start(self, rows: int) -> Tensor:
         """The state at the beginning of an episode."""
         return torch.zeros((rows, self.state_size), device=self.device)
 
     # Acting -------------------------------------------------------------------------------------
     def prepare(self, obs: Tensor) -> Tensor:
-        """[n, *obs] → [n, size] float32, standardised."""
+        """[n, *obs] → the same rows with their vectors standardised: [n, size] float32, or bytes with images."""
+        if self.has_images:
+            return self._prepare_bytes(obs)
         flat = obs.reshape(obs.shape[0], -1).float()
         return flat if self.normalizer is None else self.normalizer(flat)
+
+    def _prepare_bytes(self, obs: Tensor) -> Tensor:
+        if self.rows is None or self.normalizer is None:
+            return obs
+        x = obs.clone()
+        numbers = self.rows.numbers_of(x)
+        numbers.copy_(self.normalizer(numbers))
+        return x
+
+    def learn_scales(self, parts: Iterable[Tensor]) -> None:
+        """Let the normaliser see rows of observations."""
+        if self.normalizer is not None:
+            rows = self.rows if self.has_images else None
+            self.normalizer.update(obs if rows is None else rows.numbers_of(obs) for obs in parts)
 
     def params_of(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """The head's parameters, and the new state."""
         features, state = self.trunk.act(x, state)
-        return self.head(features), state
+        return self.masked(self.head(features), x), state
 
-    def act(self, obs: Any, deterministic: bool = True) -> Any:
+    def masked(self, params: Tensor, x: Prepared) -> Tensor:
+        """The head's parameters, with actions ruled out that the observation says are not valid."""
+        if self.mask is None:
+            return params
+        assert self.rows is not None
+        mask = x[MASK] if isinstance(x, dict) else self.rows.part_of(x, self.mask)
+        return self.head.masked(params, mask)
+
+    def act(self, obs: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
         """Actions in the environment's units for one observation or a batch; arrays in, arrays out.
 
+        `action_mask` says which actions are valid, where the environment says it elsewhere than in `obs`.
         A policy with a memory acts through an `Actor`, which keeps it from step to step.
         """
         if self.recurrent:
             raise LudusError("This policy has a memory: act with `actor = policy.actor()`, one for each episode.")
-        return self.actor(deterministic=deterministic).act(obs)
+        return self.actor(deterministic=deterministic).act(obs, action_mask)
 
     def actor(self, deterministic: bool = True, generator: torch.Generator | None = None) -> "Actor":
         return Actor(self, deterministic, generator)
 
-    def forward(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """The deterministic action in the environment's units, and the new state: what an export holds."""
-        params, state = self.params_of(self.prepare(obs), state)
+    def forward(self, obs: Prepared, state: Tensor) -> tuple[Tensor, Tensor]:
+        """The deterministic action in the environment's units, and the new state: what an export holds.
+
+        `obs` are rows, or where these have parts the parts by name, each [n, *shape].
+        """
+        x = self._prepare_parts(obs) if isinstance(obs, dict) else self.prepare(obs)
+        features, state = self.trunk.act(x, state)
+        params = self.masked(self.head(features), x)
         return self.head.to_env(self.head.mode(params)), state
+
+    def _prepare_parts(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+        assert self.rows is not None
+        vectors = [part for part in self.rows.parts if part.kind == "vector" and part.name in parts]
+        prepared = dict(parts)
+        for part in vectors:
+            flat = parts[part.name].flatten(1).float()
+            prepared[part.name] = (
+                flat if self.normalizer is None else self.normalizer.of_columns(flat, self.rows.columns_of(part))
+            )
+        return prepared
 
     # Saving -------------------------------------------------------------------------------------
     def description(self) -> dict[str, Any]:
@@ -173,18 +264,38 @@ class Actor:
         self.state: Tensor | None = None  # what it remembers, [rows, ...]
 
     @torch.no_grad()
-    def act(self, obs: Any) -> Any:
+    def act(self, obs: Any, action_mask: Any = None) -> Any:
         """Actions in the environment's units for one observation or a batch; arrays in, arrays out."""
         policy = self.policy
-        tensor = torch.as_tensor(obs, device=policy.device)
-        single = tensor.ndim == len(policy.obs_space.shape)
-        batch = tensor[None] if single else tensor
+        rows, single = self._rows_of(obs, action_mask)
+        batch = torch.as_tensor(rows, device=policy.device)
         if self.state is None:
             self.state = policy.start(batch.shape[0])
         params, self.state = policy.params_of(policy.prepare(batch), self.state)
         action = policy.head.to_env(self._choose(params))
-        action = action[0] if single else action
-        return action.to(obs.device) if isinstance(obs, Tensor) else action.cpu().numpy()
+        if isinstance(obs, Tensor):
+            return (action[0] if single else action).to(obs.device)
+        numbers = action.cpu().numpy()
+        if isinstance(policy.action_space, ActionRow):
+            actions = [policy.action_space.to_raw(row) for row in numbers]
+            return actions[0] if single else actions
+        return numbers[0] if single else numbers
+
+    def _rows_of(self, obs: Any, action_mask: Any) -> tuple[Any, bool]:
+        """Rows of what an environment observed, and whether it was one. Tensors are rows already."""
+        policy = self.policy
+        if policy.rows is None or isinstance(obs, Tensor) or np.shape(obs)[-1:] == policy.rows.shape:
+            single = np.ndim(obs) == len(policy.obs_space.shape)
+            return (obs[None] if isinstance(obs, Tensor) else np.asarray(obs)[None]) if single else obs, single
+        if policy.mask is not None and not (isinstance(obs, Mapping) and MASK in obs):
+            if action_mask is None:
+                raise LudusError("This policy chooses among valid actions: say which, act(obs, action_mask=...).")
+            obs = add_mask(obs, action_mask)
+        try:
+            return policy.rows.pack(obs)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            why = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise LudusError(f"The observation does not fit {policy.rows.raw}: {why}") from error
 
     def _choose(self, params: Tensor) -> Tensor:
         head = self.policy.head
@@ -199,29 +310,3 @@ class Actor:
             self.state = None
         else:
             self.state[torch.as_tensor(ended, device=self.state.device)] = 0.0
-
-
-def describe_space(space: gym.Space[Any]) -> dict[str, Any]:
-    if isinstance(space, gym.spaces.Box):
-        # JSON has no infinity: bounds are written as strings.
-        bounds = {k: [str(float(v)) for v in getattr(space, k).ravel()] for k in ("low", "high")}
-        return {"kind": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
-    if isinstance(space, gym.spaces.Discrete):
-        return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
-    assert isinstance(space, gym.spaces.MultiDiscrete)
-    return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
-
-
-def space_from(description: dict[str, Any]) -> Any:
-    if description["kind"] == "Box":
-        dtype = np.dtype(description["dtype"])
-        low, high = (
-            np.array([float(v) for v in description[k]]).reshape(description["shape"]).astype(dtype)
-            for k in ("low", "high")
-        )
-        return gym.spaces.Box(low, high, tuple(description["shape"]), dtype.type)
-    if description["kind"] == "Discrete":
-        return gym.spaces.Discrete(description["n"], start=description["start"])
-    if description["kind"] == "MultiDiscrete":
-        return gym.spaces.MultiDiscrete(description["nvec"], start=description["start"])
-    raise LudusError(f"There is no space {description['kind']!r}; Box, Discrete and MultiDiscrete are known.")

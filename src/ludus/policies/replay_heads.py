@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ludus.envs.vec import ActionSpace
 from ludus.errors import ConfigError
-from ludus.policies.heads import BoxHead, Head
+from ludus.policies.heads import MASKED_LOGIT, BoxHead, Head
 from ludus.policies.mlp import Dense
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
@@ -96,6 +96,7 @@ class GreedyHead(Head):
         super().__init__()
         self.start = start
         self.action_size, self.noise_size = 1, choices + 1
+        self.num_params, self.masked_params = choices, slice(0, choices)
         self.linear = Dense(features, choices)
         self.register_buffer("epsilon", torch.tensor(0.05))  # set by the algorithm
 
@@ -103,12 +104,17 @@ class GreedyHead(Head):
         return torch.rand((*shape, self.noise_size), generator=generator, device=generator.device)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        explore = noise[..., :1] < self.epsilon
+        explore = (noise[..., :1] < self.epsilon) & (params != MASKED_LOGIT)
         return self.mode(torch.where(explore, noise[..., 1:], params))
 
     def random(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         choices = self.linear.out_features
         return torch.randint(choices, (*shape, 1), generator=generator, device=generator.device).float()
+
+    def masked(self, params: Tensor, mask: Tensor) -> Tensor:
+        """As of other heads; but where nothing is valid, as after a last step, no value is ruled out."""
+        blocked = (mask == 0) & (mask != 0).any(-1, keepdim=True)
+        return params.masked_fill(blocked, MASKED_LOGIT)
 
     def mode(self, params: Tensor) -> Tensor:
         return params.argmax(-1, keepdim=True).float()

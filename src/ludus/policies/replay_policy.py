@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ludus.envs.vec import ActionSpace
 from ludus.errors import ConfigError
 from ludus.policies.mlp import StackedMLP
-from ludus.policies.normalizer import REPLAY_LIMITS, ObsNormalizer
+from ludus.policies.normalizer import REPLAY_LIMITS
 from ludus.policies.policy import Policy, PolicyConfig
 from ludus.policies.replay_heads import ReplayHead, make_replay_head
 
@@ -28,16 +28,21 @@ class ReplayPolicy(Policy):
             )
         if config.network:
             raise ConfigError(f"{kind.upper()} learns with its own layers: --policy.network is for --algo ppo.")
+        if config.actor_parts or config.critic_parts:
+            raise ConfigError(
+                f"{kind.upper()} sees all of an observation: --policy.actor-parts is for --algo ppo."
+            )
         super().__init__(obs_space, action_space, config, two_encoders=False)
+        if kind != "dqn" and self.has_images:
+            raise ConfigError(f"{kind.upper()} learns from vectors; from images --algo ppo or dqn can learn.")
         self.kind = kind
-        if self.normalizer is not None:
-            self.normalizer = ObsNormalizer((self.inputs,), *REPLAY_LIMITS)
+        self.normalizer = self._make_normalizer(*REPLAY_LIMITS)
         self.head = make_replay_head(kind, action_space, self.features)
 
     def outputs(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
         """(the encoder's layer outputs, the head's parameters)."""
         outputs = self.encoder.outputs(x)
-        return outputs, self.head.linear.forward(outputs[-1])
+        return outputs, self.masked(self.head.linear.forward(outputs[-1]), x)
 
     def backward(self, outputs: list[Tensor], gradient: Tensor) -> None:
         """Write every parameter's gradient, given that of the head's parameters for the first rows of a pass."""

@@ -1,4 +1,4 @@
-"""Any `torch.nn.Module` as a trunk: its gradient is taken by autograd.
+"""Any `torch.nn.Module` in a policy: its gradient is taken by autograd.
 
     class MyNet(nn.Module):
         def __init__(self, obs_shape, width=64):      # the shape of one observation; network_kwargs
@@ -7,62 +7,151 @@
         def forward(self, x):                         # [n, *obs_shape] → [n, features]
             return self.layers(x)                     # or a pair: features of the actor, of the critic
 
+An image is [n, channels, height, width] in 0 … 1. Where observations have parts (a Dict), `obs_shape` and `x` are
+dictionaries by their names.
+
 A module with a hidden state has an attribute `state_size` and takes one step at a time:
 `forward(x, state) → features, new state`. Whole segments are stepped through here, with exact resets.
 """
 
+import contextlib
 import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
+from ludus.envs.row_space import ONLY_PART, RowSpace, is_image
 from ludus.errors import ConfigError
+from ludus.policies.conv import MixedNet
+from ludus.policies.reader import Prepared, Reader
 from ludus.policies.trunk import TrunkPass
 
 # Their output is not a function of observation and weights alone: a rollout and its update would disagree.
 _UNSTEADY = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
+# The tape -----------------------------------------------------------------------------------------
+@contextlib.contextmanager
+def taping() -> Iterator[None]:
+    """Updates run in inference mode, whose tensors cannot be taped: copies made in here can."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+def write_gradients(module: nn.Module, outputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    """Overwrite the `.grad` of every parameter, given those of what was taped."""
+    with taping():
+        for parameter in module.parameters():
+            if parameter.grad is not None:
+                parameter.grad.zero_()  # in place: it is a view of the optimiser's
+        torch.autograd.backward(list(outputs), [gradient.clone() for gradient in gradients])
+
+
+def taped_numbers(module: nn.Module, run: Callable[[int], Sequence[Tensor]]) -> int:
+    """How many numbers autograd holds of each row that `run(rows)` works on."""
+    small, large = (_saved_numbers(module, run, rows) for rows in (8, 16))
+    return (large - small) // 8
+
+
+def _saved_numbers(module: nn.Module, run: Callable[[int], Sequence[Tensor]], rows: int) -> int:
+    """Numbers that autograd keeps of a minibatch, weights left out."""
+    weights = {parameter.data_ptr() for parameter in module.parameters()}
+    saved: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.data_ptr() not in weights:
+            saved[tensor.data_ptr()] = max(saved.get(tensor.data_ptr(), 0), tensor.numel())
+        return tensor
+
+    with taping(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        made = run(rows)
+    return sum(saved.values()) + sum(part.numel() for part in made)
+
+
+def empty_rows(space: gym.spaces.Box, rows: int, device: torch.device | None = None) -> Tensor:
+    """Prepared rows of zeros."""
+    if isinstance(space, RowSpace) or is_image(space):
+        dtype = torch.uint8 if space.dtype == "uint8" else torch.float32
+        return torch.zeros((rows, *space.shape), dtype=dtype, device=device)
+    return torch.zeros((rows, math.prod(space.shape)), device=device)
+
+
+# A network of Ludus' own for images -----------------------------------------------------------------
+class ImageEncoder(nn.Module):
+    """Images and vectors → features, in the place of an MLP."""
+
+    def __init__(self, reader: Reader, net: MixedNet) -> None:
+        super().__init__()
+        self.net, self._reader = net, reader
+        self.features = net.features
+
+    def forward(self, x: Prepared) -> Tensor:
+        reader = self._reader
+        features: Tensor = self.net(reader.images_of(x), reader.numbers_of(x) if reader.numbers else None)
+        return features
+
+    def outputs(self, x: Tensor) -> list[Tensor]:
+        """What `backward` needs, and last the features."""
+        with taping():
+            features = self(x.clone())
+        return [features, features.detach()]
+
+    def backward(self, outputs: list[Tensor], gradient: Tensor, need_inputs: bool = False) -> None:
+        assert not need_inputs, "nothing learns below an image"
+        with taping():
+            taped = outputs[0][: len(gradient)]  # the later rows of a pass may need no gradient
+        write_gradients(self.net, [taped], [gradient])
+
+    def numbers_of_a_step(self) -> tuple[int, int]:
+        """How many numbers are held of each step, and how many more while gradients are passed back."""
+        device = next(self.parameters()).device
+        held = taped_numbers(self.net, lambda rows: [self(empty_rows(self._reader.space, rows, device))])
+        return held, held
+
+
+# A network of the user's ----------------------------------------------------------------------------
 class Taped(nn.Module):
     """A trunk made of a module of the user's."""
 
-    def __init__(self, module: nn.Module, obs_shape: tuple[int, ...]) -> None:
+    def __init__(self, module: nn.Module, space: gym.spaces.Box) -> None:
         super().__init__()
-        self.module, self.obs_shape = module.eval(), obs_shape
+        self.module, self._reader = module.eval(), Reader(space)
         self.state_size = int(getattr(module, "state_size", 0))
         _refuse_unsteady(module)
         with torch.no_grad():  # a first call also gives lazy layers their shapes
             state = torch.zeros((2, self.state_size))
-            actor, critic, _ = self._checked_step(torch.zeros((2, math.prod(obs_shape))), state)
+            actor, critic, _ = self._checked_step(empty_rows(space, 2), state)
         self.features, self.value_features = actor.shape[1], critic.shape[1]
 
     # One step -----------------------------------------------------------------------------------
-    def _step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x = x.unflatten(1, self.obs_shape)
-        made, state = self.module(x, state) if self.state_size else (self.module(x), state)
+    def _step(self, x: Prepared, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        seen = self._reader.for_module(x)
+        made, state = self.module(seen, state) if self.state_size else (self.module(seen), state)
         return (*made, state) if isinstance(made, tuple) else (made, made, state)
 
     def _checked_step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         name = type(self.module).__name__
         try:
             actor, critic, new = self._step(x, state)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except (RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
             takes = "x and a hidden state" if self.state_size else "x"
+            shapes = {name: (len(x), *shape) for name, shape in self._reader.shapes.items()}
+            told = shapes[ONLY_PART] if self._reader.has_one_part else shapes
             why = f"{type(error).__name__}: {error}"
-            raise ConfigError(
-                f"The network {name} fails on {takes} of the shape {(len(x), *self.obs_shape)}: {why}"
-            ) from error
+            raise ConfigError(f"The network {name} fails on {takes} of the shape {told}: {why}") from error
         for what, tensor in (("features", actor), ("the critic's features", critic)):
             if not isinstance(tensor, Tensor) or tensor.ndim != 2 or len(tensor) != len(x):
                 shape = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
                 raise ConfigError(f"The network {name} gives {what} {shape}; it must be [{len(x)}, features].")
         if tuple(new.shape) != tuple(state.shape):
-            shapes = f"{tuple(new.shape)}; its state_size says {tuple(state.shape)}"
-            raise ConfigError(f"The network {name} gives a hidden state {shapes}.")
+            changed = f"{tuple(new.shape)}; its state_size says {tuple(state.shape)}"
+            raise ConfigError(f"The network {name} gives a hidden state {changed}.")
         return actor, critic, new
 
-    def act(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def act(self, x: Prepared, state: Tensor) -> tuple[Tensor, Tensor]:
         actor, _, state = self._step(x, state)
         return actor, state
 
@@ -74,8 +163,7 @@ class Taped(nn.Module):
 
     # Learning -----------------------------------------------------------------------------------
     def forward_pass(self, x: Tensor, state: Tensor, keep: Tensor | None) -> TrunkPass:
-        # Updates run in inference mode, whose tensors cannot be taped: the copies made here can.
-        with torch.inference_mode(False), torch.enable_grad():
+        with taping():
             actor, critic, last = self._run(x.clone(), state.clone(), None if keep is None else keep.clone())
         return TrunkPass(actor.detach(), critic.detach(), last.detach(), (actor, critic))
 
@@ -84,7 +172,7 @@ class Taped(nn.Module):
             return self._step(x, state)
         assert keep is not None
         actors, critics = [], []
-        for part, kept in zip(x.view(*keep.shape, -1), keep[..., None], strict=True):
+        for part, kept in zip(x.unflatten(0, keep.shape), keep[..., None], strict=True):
             actor, critic, state = self._step(part, state * kept)
             actors.append(actor)
             critics.append(critic)
@@ -93,37 +181,18 @@ class Taped(nn.Module):
 
     def backward(self, done: TrunkPass, actor_gradient: Tensor, critic_gradient: Tensor) -> None:
         actor, critic = done.saved
-        with torch.inference_mode(False), torch.enable_grad():
-            gradients = [gradient.clone() for gradient in (actor_gradient, critic_gradient)]
-            for parameter in self.module.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.zero_()  # in place: it is a view of the optimiser's
-            if actor is critic:
-                torch.autograd.backward([actor], [gradients[0].add_(gradients[1])])
-            else:
-                torch.autograd.backward([actor, critic], gradients)
+        if actor is critic:
+            write_gradients(self.module, [actor], [actor_gradient + critic_gradient])
+        else:
+            write_gradients(self.module, [actor, critic], [actor_gradient, critic_gradient])
 
     def numbers_of_a_step(self, on_cpu: bool) -> int:
-        """What autograd saves, measured on two small minibatches; gradients passed back take as much once more."""
-        small, large = (self._saved_numbers(rows) for rows in (8, 16))
-        return 2 * (large - small) // 8
+        return 2 * taped_numbers(self.module, self._empty_step)  # gradients passed back take as much once more
 
-    def _saved_numbers(self, rows: int) -> int:
-        """Numbers that autograd keeps of a minibatch, weights left out."""
-        weights = {parameter.data_ptr() for parameter in self.module.parameters()}
-        saved: dict[int, int] = {}
-
-        def keep(tensor: Tensor) -> Tensor:
-            if tensor.data_ptr() not in weights:
-                saved[tensor.data_ptr()] = max(saved.get(tensor.data_ptr(), 0), tensor.numel())
-            return tensor
-
+    def _empty_step(self, rows: int) -> tuple[Tensor, ...]:
         like = next(self.module.parameters())
-        x, state = (like.new_zeros((rows, size)) for size in (math.prod(self.obs_shape), self.state_size))
-        hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-        with torch.inference_mode(False), torch.enable_grad(), hooks:
-            made = self._step(x, state)
-        return sum(saved.values()) + sum(part.numel() for part in made[:2])
+        x = empty_rows(self._reader.space, rows, like.device)
+        return self._step(x, like.new_zeros((rows, self.state_size)))[:2]
 
 
 def _refuse_unsteady(module: nn.Module) -> None:
@@ -136,12 +205,14 @@ def _refuse_unsteady(module: nn.Module) -> None:
             )
 
 
-def make_taped(make: Any, obs_shape: tuple[int, ...], kwargs: dict[str, Any]) -> Taped:
+def make_taped(make: Any, space: gym.spaces.Box, kwargs: dict[str, Any]) -> Taped:
     """A trunk of `make(obs_shape, **kwargs)`."""
+    reader = Reader(space)
+    shape = reader.shapes[ONLY_PART] if reader.has_one_part else reader.shapes
     try:
-        module = make(obs_shape, **kwargs)
-    except (TypeError, ValueError, RuntimeError) as error:
-        given = ", ".join([str(obs_shape), *(f"{name}={value!r}" for name, value in kwargs.items())])
+        module = make(shape, **kwargs)
+    except (TypeError, ValueError, RuntimeError, KeyError) as error:
+        given = ", ".join([str(shape), *(f"{name}={value!r}" for name, value in kwargs.items())])
         name = getattr(make, "__name__", str(make))
         raise ConfigError(
             f"The network {name}({given}) cannot be made: {type(error).__name__}: {error}"
@@ -151,4 +222,4 @@ def make_taped(make: Any, obs_shape: tuple[int, ...], kwargs: dict[str, Any]) ->
     if not any(parameter.requires_grad for parameter in module.parameters()):
         name = type(module).__name__
         raise ConfigError(f"The network {name} has nothing to learn: no parameter requires a gradient.")
-    return Taped(module, obs_shape)
+    return Taped(module, space)

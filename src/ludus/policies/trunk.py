@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ludus.policies.lstm import LSTM
 from ludus.policies.mingru import MinGRU
-from ludus.policies.mlp import MLP
+from ludus.policies.mlp import MLP, Activation
+from ludus.policies.reader import Prepared, Reader
 
 Memory = LSTM | MinGRU
 MEMORIES: dict[str, type[Memory]] = {"lstm": LSTM, "mingru": MinGRU}
@@ -37,7 +38,7 @@ class Trunk(Protocol):
     value_features: int
     state_size: int
 
-    def act(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def act(self, x: Prepared, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step: the actor's features, and the new hidden state."""
 
     def act_and_judge(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -60,16 +61,44 @@ class Trunk(Protocol):
         """How many numbers a gradient step holds of each step of its minibatch: the memory plan asks."""
 
 
-class WrittenTrunk:
-    """Fully connected layers, one stack for both heads or one each, and a memory after a shared one."""
+class Encoder(Protocol):
+    """Prepared rows → features, without a hidden state. `MLP` is one, and `ImageEncoder` (taped.py)."""
 
-    def __init__(self, encoder: MLP, value_encoder: MLP | None, memory: Memory | None) -> None:
-        assert value_encoder is None or memory is None, "actor and critic share a memory"
+    features: int
+
+    def __call__(self, x: Any) -> Tensor: ...
+
+    def outputs(self, x: Tensor) -> list[Tensor]:
+        """What `backward` needs, and last the features."""
+
+    def backward(self, outputs: list[Tensor], gradient: Tensor) -> Any:
+        """Write the gradient of every parameter, given that of the features."""
+
+    def numbers_of_a_step(self) -> tuple[int, int]:
+        """How many numbers are held of each step, and how many more while gradients are passed back."""
+
+
+class PartMLP(MLP):
+    """Fully connected layers that see some parts of a row."""
+
+    def __init__(self, reader: Reader, hidden: tuple[int, ...], activation: Activation) -> None:
+        super().__init__(reader.numbers, hidden, activation)
+        self._reader = reader
+
+    def outputs(self, x: Any) -> list[Tensor]:
+        return super().outputs(self._reader.numbers_of(x))
+
+
+class WrittenTrunk:
+    """Layers and a memory. The critic has the actor's features, or layers of its own and no memory."""
+
+    def __init__(self, encoder: Encoder, value_encoder: Encoder | None, memory: Memory | None) -> None:
         self.encoder, self.value_encoder, self.memory = encoder, value_encoder, memory
-        self.features = self.value_features = encoder.features if memory is None else memory.size
+        self.features = encoder.features if memory is None else memory.size
+        self.value_features = self.features if value_encoder is None else value_encoder.features
         self.state_size = 0 if memory is None else memory.state_size
 
-    def act(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def act(self, x: Prepared, state: Tensor) -> tuple[Tensor, Tensor]:
         features = self.encoder(x)
         return (features, state) if self.memory is None else self.memory.step(features, state)
 
@@ -82,36 +111,40 @@ class WrittenTrunk:
         return features
 
     def forward_pass(self, x: Tensor, state: Tensor, keep: Tensor | None) -> TrunkPass:
-        actor = self.encoder.outputs(x)
+        outputs, run = self.encoder.outputs(x), None
+        features, last_state = outputs[-1], None
         if self.memory is not None:
             assert keep is not None
-            run = self.memory.run(actor[-1], state, keep)
-            return TrunkPass(run.output, run.output, run.last_state, (actor, run))
-        critic = actor if self.value_encoder is None else self.value_encoder.outputs(x)
-        return TrunkPass(actor[-1], critic[-1], None, (actor, critic))
+            run = self.memory.run(features, state, keep)
+            features, last_state = run.output, run.last_state
+        if self.value_encoder is None:
+            return TrunkPass(features, features, last_state, (outputs, run, None))
+        judged = self.value_encoder.outputs(x)
+        return TrunkPass(features, judged[-1], last_state, (outputs, run, judged))
 
     def backward(self, done: TrunkPass, actor_gradient: Tensor, critic_gradient: Tensor) -> None:
-        outputs, other = done.saved
-        if self.value_encoder is not None:
-            self.encoder.backward(outputs, actor_gradient)
-            self.value_encoder.backward(other, critic_gradient)
-            return
-        gradient = actor_gradient.add_(critic_gradient)
+        outputs, run, judged = done.saved
+        gradient = actor_gradient
+        if self.value_encoder is None:
+            gradient = actor_gradient.add_(critic_gradient)
         if self.memory is not None:
             has_layers = len(outputs) > 1
-            inputs_gradient = self.memory.backward(other, gradient, need_inputs=has_layers)
-            if inputs_gradient is None:
-                return
-            gradient = inputs_gradient
-        self.encoder.backward(outputs, gradient)
+            inputs_gradient = self.memory.backward(run, gradient, need_inputs=has_layers)
+            gradient = actor_gradient if inputs_gradient is None else inputs_gradient
+        if self.memory is None or has_layers:
+            self.encoder.backward(outputs, gradient)
+        if self.value_encoder is not None:
+            self.value_encoder.backward(judged, critic_gradient)
 
     def numbers_of_a_step(self, on_cpu: bool) -> int:
-        hidden, memory = self.encoder.widths, self.memory
-        held = self.encoder.inputs + (1 if self.value_encoder is None else 2) * sum(hidden)
-        held += 0 if self.value_encoder is None else self.features  # its gradient waits for the other encoder's
-        through_encoder, through_memory = 2 * max(hidden, default=0), 0  # gradients of an output and of its input
-        if memory is not None:
-            held_by_memory, through_memory = memory.numbers_of_a_step()
+        held, through_encoder = self.encoder.numbers_of_a_step()
+        if self.value_encoder is not None:
+            held_by_critic, through_critic = self.value_encoder.numbers_of_a_step()
+            held += held_by_critic + self.features  # its gradient waits for the other encoder's
+            through_encoder = max(through_encoder, through_critic)
+        through_memory = 0
+        if self.memory is not None:
+            held_by_memory, through_memory = self.memory.numbers_of_a_step()
             held += held_by_memory
         # One after the other: a CPU uses the same memory again. On a GPU blocks of other sizes are kept besides.
         passed_back = max(through_encoder, through_memory) if on_cpu else 2 * through_encoder + through_memory

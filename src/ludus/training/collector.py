@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ludus.buffers.segments import SegmentBuffer, Segments, SegmentSchedule
+from ludus.envs.row_space import RowSpace
 from ludus.envs.vec import (
     EpisodeStats,
     State,
@@ -87,9 +88,11 @@ class Collector:
     ) -> None:
         self.policy, self.schedule, self.gamma = policy, schedule, gamma
         device = policy.device
-        # What a policy without a memory thinks of its own rollout is found faster in one go, by the update. That
-        # will not do where a newer policy finishes the segments, nor pay where a step is a recorded graph.
-        self._judges = policy.recurrent or not schedule.aligned or device.type == "cuda"
+        # Values and log-probabilities of a rollout without a hidden state are found faster in one go, by the
+        # update. Not where a newer policy finishes the segments; and it does not pay where a step is a recorded
+        # graph, or where seeing an image is most of the work and gives the value, too.
+        in_one_go = schedule.aligned and not policy.recurrent and not policy.has_images
+        self._judges = device.type == "cuda" or not in_one_go
         self.groups: list[_Group] = []
         for i, env in enumerate(envs):
             first = self.groups[-1].rows.stop if self.groups else 0
@@ -135,7 +138,7 @@ class Collector:
             self._collect_in_turns(steps, on_step)
         self._look_ahead()
         segments = self.buffer.take(update, self._judges)
-        _refuse_non_finite(segments, self.schedule.rows, self.groups[0].env.name)
+        _refuse_non_finite(segments, self.policy.rows, self.schedule.rows, self.groups[0].env.name)
         if self._on_device:  # the check has waited for the device: acting and simulating cannot be told apart
             self.timing.act += time.perf_counter() - start
         return segments
@@ -385,9 +388,10 @@ def _stream_of(group: _Group) -> Iterator[None]:
         yield
 
 
-def _refuse_non_finite(segments: Segments, rows: int, name: str) -> None:
+def _refuse_non_finite(segments: Segments, space: RowSpace | None, rows: int, name: str) -> None:
     """NaN in a rollout would poison the normaliser and the weights for good: stop before it is used."""
-    for what, values in (("reward", segments.track.reward), ("observation", segments.track.obs)):
+    obs = segments.track.obs if space is None else space.numbers_of(segments.track.obs)
+    for what, values in (("reward", segments.track.reward), ("observation", obs)):
         if not values.dtype.is_floating_point or math.isfinite(float(values.sum())):
             continue  # a sum is finite only where all its terms are, and the quickest to find
         bad = torch.isfinite(values).logical_not().nonzero()

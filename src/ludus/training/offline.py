@@ -44,8 +44,7 @@ class OfflineJob(ReplayJob):
             kept_action=lambda summary: policy.head.action_size,
         )
         store = self.recorded.store
-        if policy.normalizer is not None:
-            policy.normalizer.update([store.obs["obs"][: store.steps + store.episodes]])
+        policy.learn_scales([store.obs["obs"][: store.steps + store.episodes]])
         self.reward_scale = _reward_scale(store)
         store.reward /= self.reward_scale
         super().__init__(config, device, policy, store)

@@ -58,18 +58,12 @@ class ReplayCollector:
     def collect(self, steps: int, at_random: bool, on_step: Callable[[int], None] = lambda t: None) -> None:
         """Step every environment so many times, with random actions or the policy's sampled ones."""
         policy, head = self.actor.newest(), self.actor.policy.head
-        if at_random:
-            chosen = head.random((steps, self.rows), self.generator)
-        else:
-            noise = head.noise((steps, self.rows), self.generator)
+        draws = head.random if at_random and policy.mask is None else head.noise
+        drawn = draws((steps, self.rows), self.generator)
         for t in range(steps):
             for group in self.groups:
                 started = time.perf_counter()
-                if at_random:
-                    group.action = chosen[t, group.lanes]
-                else:
-                    params, _ = policy.params_of(policy.prepare(group.obs), policy.start(0))
-                    group.action = head.sample(params, noise[t, group.lanes])
+                group.action = self._choose(policy, group.obs, drawn[t, group.lanes], at_random)
                 group.env.begin_step(head.to_env(group.action))
                 self.timing.act += time.perf_counter() - started
             for group in self.groups:
@@ -79,15 +73,24 @@ class ReplayCollector:
                 self._record(group, step)
             on_step(t)
 
+    def _choose(self, policy: ReplayPolicy, obs: Tensor, drawn: Tensor, at_random: bool) -> Tensor:
+        if at_random and policy.mask is None:
+            return drawn
+        x = policy.prepare(obs)
+        if at_random:  # among the valid actions: the first of the noise is DQN's, whether to explore
+            return policy.head.mode(policy.masked(drawn[:, 1:], x))
+        params, _ = policy.params_of(x, policy.start(0))
+        return policy.head.sample(params, drawn)
+
     def _record(self, group: _Group, step: Step) -> None:
-        _refuse_non_finite({"reward": step.reward, "observation": step.obs}, group.env.name)
+        _refuse_non_finite({"reward": step.reward, "observation": self._numbers(step.obs)}, group.env.name)
         group.stats.update(step)
         done = step.done
         ended = done.nonzero().squeeze(1).cpu()
         after = step.obs
         if len(ended):
             after = torch.where(done.view(-1, *[1] * (after.ndim - 1)), step.final_obs, after)
-            _refuse_non_finite({"last observation": after}, group.env.name)
+            _refuse_non_finite({"last observation": self._numbers(after)}, group.env.name)
         assert group.action is not None
         hidden = group.env.hidden_reward
         self.store.append(group.action, step.reward, {"obs": after}, hidden, group.lanes)
@@ -97,6 +100,11 @@ class ReplayCollector:
             self.store.finish(ended + group.lanes.start, step.terminated[ended], told)
             self.store.begin(ended, {"obs": step.obs}, group.lanes)
         group.obs = step.obs
+
+    def _numbers(self, obs: Tensor) -> Tensor:
+        """What of observations may be NaN."""
+        rows = self.actor.policy.rows
+        return obs if rows is None else rows.numbers_of(obs)
 
     # Metrics and state --------------------------------------------------------------------------
     def episode_metrics(self) -> dict[str, float]:

@@ -1,0 +1,112 @@
+"""What a network sees of prepared rows: vectors side by side, images as channels × height × width in 0 … 1."""
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from ludus.envs.row_space import ONLY_PART, Part, RowSpace, parts_of
+from ludus.errors import ConfigError, did_you_mean
+
+# Prepared rows, or (for an export, which cannot look at bytes as numbers) their parts by name.
+Prepared = Tensor | dict[str, Tensor]
+
+
+class Reader:
+    """The parts of a row that one network sees; all of them but the mask, if none are named."""
+
+    def __init__(self, space: gym.spaces.Box, names: tuple[str, ...] = ()) -> None:
+        self.space = space
+        known = {part.name: part for part in parts_of(space) if part.kind != "mask"}
+        for name in names:
+            if name not in known:
+                hint = did_you_mean(name, known) or f" There are: {', '.join(known)}."
+                raise ConfigError(f"Observations have no part {name!r}.{hint}")
+        seen = [part for name, part in known.items() if not names or name in names]
+        self._vectors = [part for part in seen if part.kind == "vector"]
+        self._images = [part for part in seen if part.kind == "image"]
+        self.numbers = sum(part.size for part in self._vectors)
+        self.image_shapes = {part.name: channels_first_shape(part.shape) for part in self._images}
+        own = [space.columns_of(part) for part in self._vectors] if isinstance(space, RowSpace) else [slice(None)]
+        self._columns = _joined(own)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of each part as a network of the user's sees it."""
+        return {part.name: _shape_of(part) for part in self._vectors} | self.image_shapes
+
+    @property
+    def has_one_part(self) -> bool:
+        return not isinstance(self.space, RowSpace)
+
+    def numbers_of(self, x: Prepared) -> Tensor:
+        """[n, numbers] the vectors, side by side."""
+        if isinstance(x, dict):
+            return torch.cat([x[part.name] for part in self._vectors], 1)
+        numbers = self.space.numbers_of(x) if isinstance(self.space, RowSpace) else x
+        pieces = [numbers[:, columns] for columns in self._columns]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
+
+    def images_of(self, x: Prepared) -> dict[str, Tensor]:
+        """[n, channels, height, width] each."""
+        return {part.name: to_unit(self._raw_image(x, part), part) for part in self._images}
+
+    def _raw_image(self, x: Prepared, part: Part) -> Tensor:
+        if isinstance(x, dict):
+            return x[part.name]
+        return self.space.part_of(x, part) if isinstance(self.space, RowSpace) else x
+
+    def parts_of(self, x: Prepared) -> dict[str, Tensor]:
+        """Every part by its name, each in its own shape."""
+        shapes, parts = self.shapes, self.images_of(x)
+        if not self._vectors:
+            return parts
+        pieces = self.numbers_of(x).split([part.size for part in self._vectors], 1)
+        named = zip(self._vectors, pieces, strict=True)
+        return {part.name: piece.unflatten(1, shapes[part.name]) for part, piece in named} | parts
+
+    def for_module(self, x: Prepared) -> Tensor | dict[str, Tensor]:
+        """What a network of the user's is called with."""
+        parts = self.parts_of(x)
+        return parts[ONLY_PART] if self.has_one_part else parts
+
+
+def _shape_of(part: Part) -> tuple[int, ...]:
+    """Of a vector: that of its space, where this is not a choice seen as a one in a row of zeros."""
+    shape = part.space.shape or ()
+    return tuple(shape) if int(np.prod(shape)) == part.size and shape else part.shape
+
+
+def _joined(slices: list[slice]) -> list[slice]:
+    """Neighbours made one."""
+    joined: list[slice] = []
+    for piece in slices:
+        if joined and joined[-1].stop == piece.start:
+            joined[-1] = slice(joined[-1].start, piece.stop)
+        else:
+            joined.append(piece)
+    return joined
+
+
+# Images -------------------------------------------------------------------------------------------
+def channels_first_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """(channels, height, width) of an image; frames that are stacked count as channels."""
+    *stack, a, b, c = shape
+    channels, height, width = (a, b, c) if _channels_are_first(shape) else (c, a, b)
+    return int(np.prod(stack)) * channels, height, width
+
+
+def _channels_are_first(shape: tuple[int, ...]) -> bool:
+    """The channels are fewer than the pixels of a side."""
+    return shape[-3] < shape[-1]
+
+
+def to_unit(image: Tensor, part: Part) -> Tensor:
+    """[n, *shape] bytes → [n, channels, height, width] in 0 … 1."""
+    if not _channels_are_first(part.shape):
+        image = image.movedim(-1, -3)
+    if image.ndim == 5:
+        image = image.flatten(1, 2)
+    assert isinstance(part.space, gym.spaces.Box)
+    largest = float(np.max(part.space.high)) or 1.0
+    return image.to(torch.get_default_dtype()).mul_(1 / largest)
