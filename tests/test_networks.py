@@ -232,9 +232,7 @@ def test_replay_algorithms_say_that_they_have_their_own_layers(tmp_path: Path) -
 
 # Settings ---------------------------------------------------------------------------------------------
 def test_a_setting_of_the_layers_that_a_network_replaces_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match="--policy.memory-size is a setting of the built-in layers, which .*Shared"
-    ):
+    with pytest.raises(ConfigError, match=r"--policy.memory-size is a setting .* which .*Shared replaces"):
         ludus.train("gym:CartPole-v1", tmp_path / "run", network=Shared, policy={"memory_size": 8}, **QUICK)
 
 

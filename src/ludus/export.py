@@ -26,8 +26,8 @@ def export_onnx(run: str | Path, file: str | Path, trust: bool = False) -> float
     The file takes `obs` [batch, *obs] float32, or uint8 of an image, and gives `action` [batch, ...] in the
     environment's units. Where observations have parts it takes those that the actor sees, by their names, each as
     the environment gives it, and an `action_mask`. With a memory it also takes `state` [batch, state] (or
-    `hidden_state`, where a part is named so), zeros where an episode begins, and gives `new_state` for the next. It is written only after it has been run and compared.
-    `trust` as in `ludus.resume`.
+    `hidden_state`, where a part is named so), zeros where an episode begins, and gives `new_state` for the next.
+    It is written only after it has been run and compared. `trust` as in `ludus.resume`.
     """
     file = Path(file)
     if file.suffix != ".onnx":
