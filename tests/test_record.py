@@ -182,7 +182,7 @@ def test_images_are_upright_after_reading(tmp_path: Path) -> None:
 
 def test_without_opengl_a_sentence_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUJOCO_GL", "disabled")
-    with pytest.raises(DataError, match=r"No images can be drawn.*libegl1.*without --images"):
+    with pytest.raises(DataError, match=r"No images can be drawn.*libegl1"):
         record("scripted", tmp_path / "seen.hdf5", RecordConfig(episodes=1, images=32))
     assert list(tmp_path.iterdir()) == []
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ludus.data.behaviour import Act, Behaviour
-from ludus.data.cameras import Cameras, Motion
 from ludus.data.files import SUFFIXES
 from ludus.data.hdf5 import h5py_module
 from ludus.data.writing import DemoRows, LiberoWriter, check_target
+from ludus.envs.cameras import Cameras, Motion
 from ludus.envs.kuka.scripted import scripted_action
 from ludus.envs.kuka.task import SUBSTEPS, KukaConfig, KukaPickPlace, scene_path
 from ludus.envs.sim_task import Score

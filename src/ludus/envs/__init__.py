@@ -12,6 +12,7 @@ from ludus.envs.forage import Forage, ForageConfig
 from ludus.envs.gym import GymConfig, make_gym
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.making import make_humanoid
+from ludus.envs.kuka.pixels import KukaPixels
 from ludus.envs.kuka.task import KukaConfig, KukaPickPlace
 from ludus.envs.locomotion import LocomotionConfig, make_locomotion
 from ludus.envs.mettagrid import MettagridConfig, make_mettagrid
@@ -59,7 +60,8 @@ def make_vec_env(
         raise ConfigError(f"A group needs at least 1 environment, not {num_envs}.")
     match config:
         case KukaConfig():
-            return KukaPickPlace(config, num_envs, config.threads or available_cores(), evaluation, device)
+            task = KukaPixels if config.image_size else KukaPickPlace
+            return task(config, num_envs, config.threads or available_cores(), evaluation, device)
         case HumanoidConfig():
             return make_humanoid(config, num_envs, config.threads or available_cores(), evaluation, device)
         case LocomotionConfig():

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.envs.row_space import RowSpace
 from ludus.envs.sim import Simulator
 from ludus.envs.vec import State, Step, VecEnv, restore_generator
 
@@ -36,22 +37,29 @@ class SimTask(VecEnv):
     """One row a simulation. Subclasses hold extra per-row tensors in `self.memory`, saved with the state."""
 
     def __init__(
-        self, name: str, sim: Simulator, max_steps: int, obs_size: int, action_space: gym.spaces.Box
+        self,
+        name: str,
+        sim: Simulator,
+        max_steps: int,
+        obs: int | RowSpace,
+        action_space: gym.spaces.Box,
     ) -> None:
+        """`obs`: how many numbers are observed, or the row of several parts."""
         self.name = name
         self.sim = sim
         self.num_rows = sim.num_sims
         self.device, self.dtype = sim.device, sim.dtype
         self.capturable = sim.capturable
         self.max_steps = max_steps
-        self.obs_space = gym.spaces.Box(-np.inf, np.inf, (obs_size,), np.float32)
+        self.obs_space = gym.spaces.Box(-np.inf, np.inf, (obs,), np.float32) if isinstance(obs, int) else obs
         self.action_space = action_space
         self.generator = torch.Generator(device=sim.device)
         self.generators = (self.generator,)
         self.elapsed = torch.zeros(self.num_rows, dtype=torch.int64, device=self.device)
         self.memory: dict[str, Tensor] = {}
         self.diverged: Tensor | None = None  # [rows] bool, of the newest step; None: all are well
-        self._obs = torch.zeros((self.num_rows, obs_size), device=self.device)
+        dtype = torch.uint8 if self.obs_space.dtype == np.uint8 else torch.float32
+        self._obs = torch.zeros((self.num_rows, *self.obs_space.shape), dtype=dtype, device=self.device)
         self._none_diverged = torch.zeros(self.num_rows, device=self.device)
         self._never = torch.zeros(self.num_rows, dtype=torch.bool, device=self.device)
 
@@ -62,7 +70,7 @@ class SimTask(VecEnv):
 
     @abstractmethod
     def observe(self, rows: Rows) -> Tensor:
-        """[n, obs] float32 observation of `rows`."""
+        """[n, obs] observations of `rows`."""
 
     @abstractmethod
     def score(self) -> Score:

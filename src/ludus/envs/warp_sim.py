@@ -89,10 +89,10 @@ class WarpSimulator:
         wp.init()
         self._wp_device = wp.device_from_torch(self.device)
         self._streams: dict[int, Any] = {}
-        with self._here():
-            self._model = _put_model(model)
-            self._data = mjw.make_data(model, nworld=num_sims, nconmax=self.contacts, njmax=self.constraints)
-        self._overflow = wp.to_torch(self._data.overflow)  # [sims] bits
+        with self.here():
+            self.warp_model = _put_model(model)
+            self.warp_data = mjw.make_data(model, nworld=num_sims, nconmax=self.contacts, njmax=self.constraints)
+        self._overflow = wp.to_torch(self.warp_data.overflow)  # [sims] bits
         self._fields: dict[str, Tensor] = {}
         self._forces_wanted = False
         self._state_fields = [name for name, size in self._state_sizes() if size]
@@ -104,7 +104,7 @@ class WarpSimulator:
     # Fields -------------------------------------------------------------------------------------
     def field(self, name: str) -> Tensor:
         if name not in self._fields:
-            array = getattr(self._data, name)
+            array = getattr(self.warp_data, name)
             tensor = wp.to_torch(array)
             if len(getattr(array.dtype, "_shape_", ())) == 2:  # MuJoCo's matrices are rows of 9
                 tensor = tensor.flatten(-2)
@@ -114,13 +114,13 @@ class WarpSimulator:
 
     # A step -------------------------------------------------------------------------------------
     def begin_step(self) -> None:
-        with self._here():
+        with self.here():
             for _ in range(self.substeps):
-                mjw.step(self._model, self._data)
+                mjw.step(self.warp_model, self.warp_data)
             self._bring_up_to_date()
 
     def _bring_up_to_date(self) -> None:
-        model, data = self._model, self._data
+        model, data = self.warp_model, self.warp_data
         if self._derived == "positions":
             mjw.kinematics(model, data)
         elif self._derived == "all":
@@ -153,11 +153,11 @@ class WarpSimulator:
 
     def forward(self, rows: Tensor | None = None) -> None:
         """For all simulations, whatever `rows` says: to leave one out would save nothing."""
-        with self._here():
+        with self.here():
             if self._derived == "positions":
-                mjw.kinematics(self._model, self._data)
+                mjw.kinematics(self.warp_model, self.warp_data)
             else:  # all stages: contact sensors, which belong to the last, must not remember an earlier episode
-                mjw.forward(self._model, self._data)
+                mjw.forward(self.warp_model, self.warp_data)
 
     # Trouble ------------------------------------------------------------------------------------
     def overflows(self) -> dict[str, int]:
@@ -193,7 +193,7 @@ class WarpSimulator:
 
     # Where the work goes ------------------------------------------------------------------------
     @contextlib.contextmanager
-    def _here(self) -> Iterator[None]:
+    def here(self) -> Iterator[None]:
         """Warp works on this device, on a GPU on torch's current stream and with torch's memory."""
         if self.device.type == "cpu":
             with wp.ScopedDevice(self._wp_device):

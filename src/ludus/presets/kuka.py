@@ -37,6 +37,23 @@ _LARGE = dataclasses.replace(
     eval=EvalConfig(every=250_000, episodes=100),
 )
 
+# The actor sees two images and what an arm feels; the critic, which only learning needs, sees the state.
+_PIXELS = dataclasses.replace(
+    _LARGE,
+    env=KukaConfig(num_envs=2_048, image_size=64),
+    policy=PolicyConfig(
+        hidden=(128,),
+        activation="elu",
+        image_features=128,
+        actor_parts=("agentview", "eye_in_hand", "proprioception"),
+        critic_parts=("state",),
+        initial_std=0.7,
+    ),
+    ppo=dataclasses.replace(_PICK_PLACE.ppo, update_epochs=4, learning_rate=5e-4, learning_rate_final=5e-5),
+    loop=LoopConfig(total_steps=10_000_000),
+    eval=EvalConfig(every=1_000_000, episodes=200),
+)
+
 PRESETS = [
     Preset(
         "kuka-pick-place",
@@ -44,4 +61,5 @@ PRESETS = [
         _PICK_PLACE,
     ),
     Preset("kuka-pick-place-large", "The same with 2,048 arms on a GPU.", _LARGE),
+    Preset("kuka-pixels", "The same seen through two cameras, with 2,048 arms on a GPU.", _PIXELS),
 ]

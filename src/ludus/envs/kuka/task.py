@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ludus.envs.kuka.kinematics import joints_for
+from ludus.envs.row_space import RowSpace
 from ludus.envs.sim import SimulatorChoice, make_simulator
 from ludus.envs.sim_task import ALL_ROWS, Rows, Score, SimTask
 from ludus.ranges import MOST_ENVS, MOST_THREADS, SHARE, Range
@@ -53,6 +54,8 @@ class KukaConfig:
     """Share of training episodes that start at the cube or with the cube in the hand."""
     assist_final: Annotated[float, SHARE] = 0.25
     """That share in the last fifth of the training."""
+    image_size: Annotated[int, Range(0, 512)] = 0
+    """Pixels of each side of the images of two cameras, which are observed besides; 0: no images."""
     max_steps: Annotated[int, Range(1, 10**9)] = 100
     """Time limit of an episode, in control steps of 50 ms."""
 
@@ -71,12 +74,12 @@ class KukaPickPlace(SimTask):
         threads: int,
         evaluation: bool = False,
         device: torch.device | str = "cpu",
+        obs: int | RowSpace = OBS_SIZE,
     ) -> None:
         model = mujoco.MjModel.from_xml_path(str(scene_path()))
         sim = make_simulator(model, num_envs, SUBSTEPS, threads, device, config.simulator)
-        super().__init__(
-            "kuka-pick-place", sim, config.max_steps, OBS_SIZE, gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
-        )
+        action_space = gym.spaces.Box(-1.0, 1.0, (4,), np.float32)
+        super().__init__("kuka-pick-place", sim, config.max_steps, obs, action_space)
         self._config = config
         # A tensor: a recorded step reads it anew.
         self._assist = self._vector((0.0 if evaluation else config.assist,))
