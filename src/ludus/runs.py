@@ -21,7 +21,7 @@ import torch
 import yaml
 
 from ludus.config import PlainDumper, TrainConfig, apply_overrides, check_values, load_config, to_dict
-from ludus.envs import HumanoidConfig, make_eval_env, make_vec_env
+from ludus.envs import HumanoidConfig, make_eval_env, make_vec_env, sees_by_warp
 from ludus.envs.humanoid.catalogue import whole_names
 from ludus.envs.humanoid.task import HumanoidTask
 from ludus.envs.humanoid.trials import act_as_trained, on_clips
@@ -423,8 +423,11 @@ def measure_run(
     if episodes < 1:
         raise ConfigError(f"--episodes is {episodes}; it must be at least 1.")
     torch.set_num_threads(config.torch_threads)
-    policy = load(folder, trust)
-    env = make_eval_env(on_clips(config.env, clips) if clips else config.env, episodes)
+    # On the CPU, unless a GPU that is here draws what the policy was trained to see.
+    seen_there = config.device != "cpu" and torch.cuda.is_available() and sees_by_warp(config.env, "cuda")
+    device = torch.device("cuda" if seen_there else "cpu")
+    policy = load(folder, trust).to(device)
+    env = make_eval_env(on_clips(config.env, clips) if clips else config.env, episodes, device)
     try:
         refuse_misfit(policy, env)
         if isinstance(env, HumanoidTask) and isinstance(config.env, HumanoidConfig):

@@ -17,6 +17,7 @@ from ludus.envs.kuka.task import KukaConfig, KukaPickPlace
 from ludus.envs.locomotion import LocomotionConfig, make_locomotion
 from ludus.envs.mettagrid import MettagridConfig, make_mettagrid
 from ludus.envs.pettingzoo import PettingZooConfig, make_pettingzoo
+from ludus.envs.sim import wants_warp
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError
 from ludus.ranges import check_fields
@@ -97,9 +98,18 @@ def on_threads(config: EnvConfig) -> EnvConfig:
     return dataclasses.replace(config, simulator="threads") if isinstance(config, _SIMULATED) else config
 
 
+def sees_by_warp(config: EnvConfig, device: torch.device | str) -> bool:
+    """Whether the images of a training on `device` are drawn by MuJoCo Warp."""
+    if not isinstance(config, KukaConfig) or not config.image_size:
+        return False
+    return torch.device(device).type == "cuda" and wants_warp(config.simulator, device, config.num_envs)
+
+
 def make_eval_env(config: EnvConfig, episodes: int, device: torch.device | str = "cpu") -> VecEnv:
     """Environments for so many episodes, no more of them than in training."""
-    if isinstance(config, _SIMULATED):
+    if sees_by_warp(config, device):  # an image looks a little different where something else draws it
+        config = dataclasses.replace(config, simulator="warp")  # type: ignore[call-arg]
+    elif isinstance(config, _SIMULATED):
         config, device = on_threads(config), "cpu"
     env = make_vec_env(config, min(episodes, config.num_envs), evaluation=True, device=device)
     wanted = -(-episodes // env.agents_per_env)  # every agent's episode counts
