@@ -107,8 +107,8 @@ def sees_by_warp(config: EnvConfig, device: torch.device | str) -> bool:
 
 def make_eval_env(config: EnvConfig, episodes: int, device: torch.device | str = "cpu") -> VecEnv:
     """Environments for so many episodes, no more of them than in training."""
-    if sees_by_warp(config, device):  # an image looks a little different where something else draws it
-        config = dataclasses.replace(config, simulator="warp")  # type: ignore[call-arg]
+    if isinstance(config, KukaConfig) and sees_by_warp(config, device):
+        config = dataclasses.replace(config, simulator="warp")  # another renderer's images look a little different
     elif isinstance(config, _SIMULATED):
         config, device = on_threads(config), "cpu"
     env = make_vec_env(config, min(episodes, config.num_envs), evaluation=True, device=device)
