@@ -456,7 +456,7 @@ def test_an_adversary_that_is_not_finite_counts_as_skipped() -> None:
         job.adversary.discriminator.head.weight.mul_(1e30)
     metrics = job.iteration(0, 0.0, lambda share, batch: None)
     assert int(metrics["train/skipped_updates"]) == job.plan.batches_per_iteration  # all of them, so to speak
-    job.ppo.rate_factor = 4.0  # as the divergence wants it
+    job.learner.rate_factor = 4.0  # as the divergence wants it
     job.set_rate_factor(2.0)
     assert job.adversary.rate_factor == 0.5
     job.set_rate_factor(3.0)

@@ -85,7 +85,7 @@ def iterate(graphs: bool, device: str) -> tuple[Tensor, Tensor, dict[str, float]
     for number in range(6):
         metrics = job.iteration(number, number / 6, lambda share, batch: None)
     told = {name: float(value) for name, value in metrics.items()} | job.cycle_metrics()
-    return job.ppo.optimizer.flat.clone(), job.adversary.optimizer.flat.clone(), told
+    return job.learner.optimizer.flat.clone(), job.adversary.optimizer.flat.clone(), told
 
 
 def test_whole_iterations_as_graphs_equal_eager_ones(device: str, recordings: Recordings) -> None:

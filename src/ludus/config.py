@@ -13,8 +13,10 @@ from typing import Annotated, Any, Literal
 import yaml
 
 from ludus.algorithms.adversary import AdversaryConfig
-from ludus.algorithms.ppo import PPOConfig, check_divides
+from ludus.algorithms.distill import DistillConfig
+from ludus.algorithms.ppo import PPOConfig
 from ludus.algorithms.replay_config import Algorithm, DQNConfig, ReplayConfig, SACConfig, TD3Config
+from ludus.algorithms.rollouts import RolloutConfig, check_divides
 from ludus.algorithms.rrd import RewardConfig, check_reward_config
 from ludus.buffers.segments import SegmentSchedule
 from ludus.data.config import DataConfig
@@ -101,7 +103,8 @@ class TrainConfig:
     """Everything that determines a run."""
 
     algo: Algorithm = "ppo"
-    """ppo, sac, td3 or dqn; reward: learn a reward alone, from recorded episodes (--data)."""
+    """ppo, sac, td3 or dqn; distill: learn from a trained policy that sees more (--distill.teacher); reward: learn
+    a reward alone, from recorded episodes (--data)."""
     seed: Annotated[int, Range(0, LARGEST_SEED)] = 0
     """On a CPU, the same seed gives the same run, bit for bit."""
     device: str = "cpu"
@@ -124,6 +127,8 @@ class TrainConfig:
     """Of --algo ppo."""
     adversary: AdversaryConfig = field(default_factory=AdversaryConfig)
     """Of --algo ppo, where the environment shows motion to imitate."""
+    distill: DistillConfig = field(default_factory=DistillConfig)
+    """Of --algo distill."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     """Of sac, td3 and dqn."""
     sac: SACConfig = field(default_factory=SACConfig)
@@ -144,6 +149,11 @@ class TrainConfig:
     """Saving."""
     log: LogConfig = field(default_factory=LogConfig)
     """Logging."""
+
+    @property
+    def rollout(self) -> RolloutConfig:
+        """The settings of the rollouts that ppo or distill learns from."""
+        return self.distill if self.algo == "distill" else self.ppo
 
     @property
     def offline(self) -> bool:
@@ -221,6 +231,8 @@ def check_config(config: TrainConfig) -> None:
 def _check_combination(config: TrainConfig) -> None:
     """What goes together and what does not."""
     algo, method = config.algo, config.reward.method
+    if algo == "distill" and (method != "none" or config.data.path or config.episodic_reward):
+        raise ConfigError("Distillation learns from its teacher alone: leave --data, --reward and returns out.")
     if algo == "ppo" and (method != "none" or config.data.path):
         what = "recorded episodes (--data)" if config.data.path else f"--reward.method {method}"
         raise ConfigError(f"PPO learns from its own rollouts; with {what} take --algo sac or td3.")
@@ -249,10 +261,12 @@ def _check_combination(config: TrainConfig) -> None:
 
 def make_schedule(config: TrainConfig, rows: int) -> SegmentSchedule:
     """PPO's segments, for so many rows (environments × agents)."""
-    ppo = config.ppo
-    schedule = SegmentSchedule(rows, ppo.segments or rows, ppo.horizon)
+    rollout = config.rollout
+    schedule = SegmentSchedule(rows, rollout.segments or rows, rollout.horizon)
     # Whether a network of the user's has a hidden state is known once it is made: PPO asks again.
-    check_divides(ppo, schedule, config.policy.memory != "none" and not config.policy.network)
+    whole = config.policy.memory != "none" and not config.policy.network
+    prioritized = config.algo == "ppo" and config.ppo.prio_alpha > 0
+    check_divides(rollout, schedule, whole or prioritized, config.algo)
     return schedule
 
 
@@ -354,6 +368,7 @@ def apply_overrides(config: TrainConfig, overrides: dict[str, Any]) -> TrainConf
 _OWNERS = {
     "ppo": "ppo",
     "adversary": "ppo",
+    "distill": "distill",
     "replay": "sac, td3 and dqn",
     "sac": "sac",
     "td3": "td3",
@@ -405,7 +420,9 @@ def _refuse_replaced(names: Iterable[str], policy: PolicyConfig) -> None:
 def _has_meaning(full: str, name: str, config: TrainConfig) -> bool:
     section, algo = full.partition(".")[0], config.algo
     if section == "replay":
-        return algo != "ppo" and (algo != "reward" or (full, algo) not in _INSTEAD or name == full)
+        if algo in ("ppo", "distill"):
+            return False
+        return algo != "reward" or (full, algo) not in _INSTEAD or name == full
     if section == "reward":
         return name == full or config.reward.learned
     return section not in _OWNERS or _OWNERS[section] == algo

@@ -105,12 +105,13 @@ def train(
 
 
 def _with_whole_path(config: TrainConfig) -> TrainConfig:
-    """Recorded data and clips of motion are found again from any folder."""
+    """Recorded data, clips of motion and a teacher are found again from any folder."""
     if isinstance(config.env, HumanoidConfig):
         config = replace(config, env=replace(config.env, clips=whole_names(config.env.clips)))
     given = [Path(part.strip()).expanduser() for part in config.data.path.split(",") if part.strip()]
     data = ",".join(listable(path.resolve()) for path in given)
-    return replace(config, data=replace(config.data, path=data))
+    teacher = config.distill.teacher and str(Path(config.distill.teacher).expanduser().resolve())
+    return replace(config, data=replace(config.data, path=data), distill=replace(config.distill, teacher=teacher))
 
 
 def resume(

@@ -19,31 +19,19 @@ from torch import Tensor
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.ppo_loss import KL, Batch, loss_gradient
 from ludus.algorithms.return_scale import ReturnScale
+from ludus.algorithms.rollouts import RolloutConfig, check_divides
 from ludus.algorithms.update_data import UpdateData, prioritized
 from ludus.buffers.segments import Segments, SegmentSchedule
 from ludus.envs.vec import State, derive_seed, restore_generator
-from ludus.errors import ConfigError
 from ludus.graphs import Graphed, graph_pool
 from ludus.policies.actor_critic import ActorCritic
-from ludus.ranges import MOST_ENVS, SHARE, Range
+from ludus.ranges import SHARE, Range
 
 
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(RolloutConfig):
     """Proximal policy optimisation."""
 
-    horizon: Annotated[int, Range(1, 2**16)] = 32
-    """Steps of a segment, which is a piece of one row's trajectory."""
-    segments: Annotated[int, Range(0, MOST_ENVS)] = 0
-    """Segments of one iteration; 0: one of every row. The rows need not divide it: they record without a break."""
-    minibatches: Annotated[int, Range(1, MOST_ENVS)] = 4
-    """Parts an iteration is split into, each one gradient step: steps, or with a memory whole segments."""
-    update_epochs: Annotated[int, Range(1, 10_000)] = 10
-    """Passes over an iteration's steps."""
-    learning_rate: Annotated[float, Range(0, 1_000)] = 3e-4
-    """Adam's step size at the start."""
-    learning_rate_final: Annotated[float, Range(0, 1_000)] = 0.0
-    """Step size at the end, reached linearly; the same as learning_rate keeps it constant."""
     gamma: Annotated[float, SHARE] = 0.99
     """Discount of the future, per step."""
     gae_lambda: Annotated[float, SHARE] = 0.95
@@ -64,8 +52,6 @@ class PPOConfig:
     """Weight of the squared excess of a continuous action's mean over the action bounds."""
     l2_init: Annotated[float, Range(0)] = 0.0
     """Weight of the squared distance of all weights to their initial values: keeps a network able to learn."""
-    max_grad_norm: Annotated[float, Range(above=0)] = 0.5
-    """Gradients longer than this are shortened to it."""
     normalize_advantage: bool = True
     """Standardise advantages over each iteration's steps."""
     normalize_returns: bool = True
@@ -115,7 +101,7 @@ class PPO:
         seed: int,
         cuda_graphs: bool = True,
     ) -> None:
-        check_divides(config, schedule, policy.recurrent)
+        check_divides(config, schedule, policy.recurrent or config.prio_alpha > 0)
         self.policy, self.config, self.schedule = policy, config, schedule
         device = policy.device
         self.optimizer = FlatAdam(policy.parameters(), config.max_grad_norm)
@@ -338,22 +324,3 @@ class PPO:
         self.rate_factor = state["rate_factor"]
         if self._initial is not None and state["initial"] is not None:
             self._initial.copy_(state["initial"])
-
-
-def check_divides(config: PPOConfig, schedule: SegmentSchedule, whole_segments: bool) -> None:
-    """What divides what, and the nearest numbers that would."""
-    whole_segments = whole_segments or config.prio_alpha > 0
-    segments, horizon, parts = schedule.segments, schedule.horizon, config.minibatches
-    count = segments if whole_segments else segments * horizon
-    if count % parts == 0:
-        return
-    low = [d for d in range(1, math.isqrt(count) + 1) if count % d == 0]
-    divisors = sorted({*low, *(count // d for d in low)})
-    nearest = {max(d for d in divisors if d < parts), min((d for d in divisors if d > parts), default=count)}
-    whole = " of whole segments, which a memory and priorities need" if whole_segments else ""
-    choices = " or ".join(map(str, sorted(nearest)))
-    raise ConfigError(
-        f"{segments} segments × horizon {horizon} = {segments * horizon} steps do not divide into {parts} "
-        f"minibatches{whole}. Try --ppo.minibatches {choices}, or change --ppo.segments, --ppo.horizon or "
-        "--env.num-envs."
-    )

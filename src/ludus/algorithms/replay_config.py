@@ -74,4 +74,4 @@ class DQNConfig:
     """Part of the training over which that share falls."""
 
 
-Algorithm = Literal["ppo", "sac", "td3", "dqn", "reward"]
+Algorithm = Literal["ppo", "distill", "sac", "td3", "dqn", "reward"]

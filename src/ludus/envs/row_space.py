@@ -161,8 +161,9 @@ def parts_of(space: spaces.Box) -> tuple[Part, ...]:
     return (Part((), kind, space, tuple(shape), 0),)
 
 
-def mask_part(space: spaces.Box) -> Part | None:
-    return space.mask if isinstance(space, RowSpace) else None
+def numbers_in(space: spaces.Box) -> int:
+    """How many numbers the vectors of a row have."""
+    return sum(part.size for part in parts_of(space) if part.kind == "vector")
 
 
 def _leaves(

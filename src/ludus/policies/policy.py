@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ludus.envs.row_space import MASK, ActionRow, Part, RowSpace, add_mask, parts_of
+from ludus.envs.row_space import MASK, ActionRow, Part, RowSpace, add_mask, numbers_in, parts_of
 from ludus.envs.vec import ActionSpace
 from ludus.errors import LudusError
 from ludus.policies.conv import MixedNet
@@ -105,7 +105,7 @@ class Policy(nn.Module):
         self.rows = obs_space if isinstance(obs_space, RowSpace) else None  # where observations have parts
         self.has_images = any(part.kind == "image" for part in parts_of(obs_space))
         self.mask = None if self.rows is None else self.rows.mask
-        self.inputs = sum(part.size for part in parts_of(obs_space) if part.kind == "vector")  # numbers
+        self.inputs = numbers_in(obs_space)
         self.normalizer = self._make_normalizer()
         if network is None:
             trunk: Trunk = self._make_layers(two_encoders)

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from ludus.algorithms.distill import DistillConfig
 from ludus.algorithms.ppo import PPOConfig
 from ludus.config import EvalConfig, LoopConfig, TrainConfig
 from ludus.envs.kuka.task import KukaConfig
@@ -50,8 +51,21 @@ _PIXELS = dataclasses.replace(
         initial_std=0.7,
     ),
     ppo=dataclasses.replace(_PICK_PLACE.ppo, update_epochs=4, learning_rate=5e-4, learning_rate_final=5e-5),
-    loop=LoopConfig(total_steps=10_000_000),
-    eval=EvalConfig(every=1_000_000, episodes=200),
+    loop=LoopConfig(total_steps=3_000_000),
+    eval=EvalConfig(every=1_000_000, episodes=200, stochastic=False),
+)
+
+# On two cores a teacher that knows the state makes up for what a GPU's many arms would find out.
+_DISTILL = dataclasses.replace(
+    _PIXELS,
+    algo="distill",
+    device="cpu",
+    precision="float32",
+    torch_threads=2,
+    env=KukaConfig(num_envs=64, image_size=64),
+    distill=DistillConfig(teacher_part="state", horizon=16, minibatches=8, update_epochs=2),
+    loop=LoopConfig(total_steps=100_000),
+    eval=EvalConfig(every=50_000, episodes=100, stochastic=False),
 )
 
 PRESETS = [
@@ -62,4 +76,9 @@ PRESETS = [
     ),
     Preset("kuka-pick-place-large", "The same with 2,048 arms on a GPU.", _LARGE),
     Preset("kuka-pixels", "The same seen through two cameras, with 2,048 arms on a GPU.", _PIXELS),
+    Preset(
+        "kuka-pixels-distill",
+        "The same on two cores: a run that sees the state (--distill.teacher RUN) teaches one that sees images.",
+        _DISTILL,
+    ),
 ]

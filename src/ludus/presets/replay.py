@@ -14,11 +14,12 @@ _MOST_ENVS = 10  # which share an iteration's 100 steps; PPO's presets have many
 
 def with_algo(config: TrainConfig, algo: Algorithm) -> TrainConfig:
     """The preset's environment, and the algorithm's own defaults for the rest."""
-    if config.algo in ("sac", "td3", "dqn") and algo != "ppo":  # it has the settings of a replay already
+    # A job of these has the settings of a replay already.
+    if config.algo in ("sac", "td3", "dqn") and algo not in ("ppo", "distill"):
         own = _replay(algo)
         replay = dataclasses.replace(config.replay, train_target=own.train_target, polyak=own.polyak)
         return dataclasses.replace(config, algo=algo, replay=replay)
-    if algo in ("ppo", "reward"):
+    if algo in ("ppo", "distill", "reward"):
         return dataclasses.replace(config, algo=algo)
     few: dict[str, Any] = {"num_envs": 1 if _is_slow_to_collect(config) else min(config.env.num_envs, _MOST_ENVS)}
     changed = dataclasses.replace(

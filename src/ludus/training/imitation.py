@@ -111,7 +111,7 @@ class ImitationJob(OnPolicyJob):
 
     def set_rate_factor(self, factor: float) -> None:
         # PPO's own factor follows the divergence, too, which says nothing of the discriminator: falls count alone.
-        self.adversary.rate_factor *= min(1.0, factor / self.ppo.rate_factor)
+        self.adversary.rate_factor *= min(1.0, factor / self.learner.rate_factor)
         super().set_rate_factor(factor)
 
     def lines(self) -> list[str]:

@@ -498,6 +498,10 @@ def make_job(config: TrainConfig, device: torch.device) -> Job:
         from ludus.training.imitation import make_on_policy_job
 
         return make_on_policy_job(config, device)
+    if config.algo == "distill":
+        from ludus.training.distillation import DistillJob
+
+        return DistillJob(config, device)
     if config.algo == "reward":
         from ludus.training.reward_only import RewardJob
 

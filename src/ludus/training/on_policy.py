@@ -1,6 +1,5 @@
 """PPO: an iteration is a rollout and the batches made of it."""
 
-import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -8,9 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ludus.algorithms.distill import Distiller
 from ludus.algorithms.ppo import PPO
-from ludus.buffers.segments import Segments
+from ludus.buffers.segments import Segments, SegmentSchedule
 from ludus.config import TrainConfig, make_plan, make_schedule
+from ludus.envs.row_space import numbers_in
 from ludus.envs.sim import lacks_warp
 from ludus.envs.vec import State, VecEnv, derive_seed
 from ludus.policies.making import make_actor_critic
@@ -24,13 +25,14 @@ class OnPolicyJob(Job):
     """Learns from each rollout once, then forgets it."""
 
     rate_name = "ppo.learning-rate"
+    learner: PPO | Distiller
 
     def __init__(self, config: TrainConfig, device: torch.device, groups: list[VecEnv]) -> None:
         self.config, self.device = config, device
         self.schedule = schedule = make_schedule(config, sum(env.num_rows for env in groups))
-        steps, batches = schedule.segments * schedule.horizon, config.ppo.minibatches * config.ppo.update_epochs
-        self.plan = make_plan(config, steps, batches)
-        inputs = math.prod(groups[0].obs_space.shape)
+        batches = config.rollout.minibatches * config.rollout.update_epochs
+        self.plan = make_plan(config, schedule.segments * schedule.horizon, batches)
+        inputs = numbers_in(groups[0].obs_space)
         refuse_large_networks(inputs, config.policy, 2 - config.policy.shared_trunk, device)
         self.policy = make_actor_critic(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
         self.models = {"policy": self.policy}
@@ -44,15 +46,19 @@ class OnPolicyJob(Job):
                 "pip install 'ludus[gpu]'",
             )
         groups = self._prepare(groups)
-        graphs = config.cuda_graphs
-        self.ppo = PPO(self.policy, config.ppo, schedule, config.seed, graphs)
-        self.collector = Collector(groups, self.policy, schedule, config.ppo.gamma, config.seed, graphs)
+        self.learner = self._make_learner(groups, schedule)
+        gamma = config.ppo.gamma
+        self.collector = Collector(groups, self.policy, schedule, gamma, config.seed, config.cuda_graphs)
         self.timing = self.collector.timing
         self._evaluator = PolicyEvaluator(config, self.policy)
         self._segments: Segments | None = None
 
+    def _make_learner(self, groups: list[VecEnv], schedule: SegmentSchedule) -> PPO | Distiller:
+        config = self.config
+        return PPO(self.policy, config.ppo, schedule, config.seed, config.cuda_graphs)
+
     def _plan_memory(self, groups: list[VecEnv]) -> MemoryPlan:
-        return plan_memory(self.policy, self.schedule, self.config.ppo.minibatches, self.config.groups)
+        return plan_memory(self.policy, self.schedule, self.config.rollout.minibatches, self.config.groups)
 
     def _prepare(self, groups: list[VecEnv]) -> list[VecEnv]:
         """The environments as they are stepped in; a subclass may pay for other things than they do."""
@@ -66,13 +72,13 @@ class OnPolicyJob(Job):
         metrics = self._learn(self._segments, progress)
         metrics["train/skipped_updates"] = metrics["train/skipped_updates"].cpu()  # which waits for the update
         self.timing.learn += time.perf_counter() - started
-        if self.config.ppo.kl_control == "adapt":
-            self.ppo.adapt_rate(float(metrics["train/approx_kl"]))
+        if isinstance(self.learner, PPO) and self.config.ppo.kl_control == "adapt":
+            self.learner.adapt_rate(float(metrics["train/approx_kl"]))
         return metrics
 
     def _learn(self, segments: Segments, progress: float) -> dict[str, Tensor]:
         """All gradient steps that a rollout is good for."""
-        return self.ppo.update(segments, progress)
+        return self.learner.update(segments, progress)
 
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
         metrics = self._evaluator.evaluate(interrupted)
@@ -89,21 +95,22 @@ class OnPolicyJob(Job):
         return self.collector.episode_metrics()
 
     def weights(self) -> list[Tensor]:
-        return [self.ppo.optimizer.flat]
+        return [self.learner.optimizer.flat]
 
     @property
     def rate_factor(self) -> float:
-        return self.ppo.rate_factor
+        return self.learner.rate_factor
 
     def set_rate_factor(self, factor: float) -> None:
-        self.ppo.rate_factor = factor
+        self.learner.rate_factor = factor
 
     def suspects(self) -> dict[str, Tensor]:
         return {name: getattr(self._segments, name) for name in ("obs", "action", "reward")}
 
     def lines(self) -> list[str]:
         config, schedule = self.config, self.schedule
-        steps, parts, passes = self.plan.steps_per_iteration, config.ppo.minibatches, config.ppo.update_epochs
+        steps, parts = self.plan.steps_per_iteration, config.rollout.minibatches
+        passes = config.rollout.update_epochs
         per_env = schedule.rows // config.env.num_envs
         agents = f" × {per_env} agents" if per_env > 1 else ""
         whole = self.policy.recurrent
@@ -117,11 +124,11 @@ class OnPolicyJob(Job):
 
     def state(self, whole: bool) -> State:
         if whole:
-            return {"ppo": self.ppo.state(), "collector": self.collector.state()}
-        return {"ppo": self.ppo.state(), "collector": None, "lessons": self.collector.lessons()}
+            return {self.config.algo: self.learner.state(), "collector": self.collector.state()}
+        return {self.config.algo: self.learner.state(), "collector": None, "lessons": self.collector.lessons()}
 
     def load_state(self, state: State, iteration: int) -> bool:
-        self.ppo.load_state(state["ppo"])
+        self.learner.load_state(state[self.config.algo])
         if state["collector"] is None:
             self.collector.begin_at(iteration, state.get("lessons", []))
             return False
