@@ -9,6 +9,11 @@ from torch import Tensor, nn
 from ludus.envs.vec import State
 
 
+def laid_out_as(like: Tensor, flat: Tensor) -> Tensor:
+    """A view of `flat` with the shape of `like` and its order in memory: convolutions are quick in theirs."""
+    return flat.as_strided(like.shape, like.stride())
+
+
 class FlatAdam:
     """Adam (Kingma & Ba 2015) with a global gradient-norm clip.
 
@@ -27,12 +32,14 @@ class FlatAdam:
         self.parameters = list(parameters)
         self.max_grad_norm, self.eps = max_grad_norm, eps
         self.weight_decay = weight_decay  # apart from the gradient (Loshchilov & Hutter 2019)
-        self.flat = torch.cat([p.detach().reshape(-1) for p in self.parameters])
+        total = sum(p.numel() for p in self.parameters)
+        self.flat = torch.zeros(total, device=self.parameters[0].device, dtype=self.parameters[0].dtype)
         self.grad = torch.zeros_like(self.flat)
         offset = 0
         for p in self.parameters:
             part = slice(offset, offset + p.numel())
-            p.data, p.grad = self.flat[part].view_as(p), self.grad[part].view_as(p)
+            weights, gradient = (laid_out_as(p, flat[part]) for flat in (self.flat, self.grad))
+            p.data, p.grad = weights.copy_(p.detach()), gradient
             offset += p.numel()
         self.exp_avg, self.exp_avg_sq = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
         self.steps = torch.zeros((), device=self.flat.device)

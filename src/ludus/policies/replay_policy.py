@@ -70,6 +70,6 @@ def flat_copies(modules: list[nn.Module], flat: Tensor) -> tuple[Tensor, list[nn
     assert edges[-1] == flat.numel(), "the modules' parameters are not what the flat tensor holds"
     parameters = [p for m in copies for p in m.parameters()]
     for parameter, (start, end) in zip(parameters, itertools.pairwise(edges), strict=True):
-        parameter.data = target[start:end].view_as(parameter)
+        parameter.data = target[start:end].as_strided(parameter.shape, parameter.stride())  # laid out as it was
         parameter.grad = None
     return target, copies

@@ -119,6 +119,8 @@ class Taped(nn.Module):
     def __init__(self, module: nn.Module, space: gym.spaces.Box) -> None:
         super().__init__()
         self.module, self._reader = module.eval(), Reader(space)
+        if self._reader.image_shapes:  # the order in memory that images have, in which convolutions are quick
+            self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.state_size = int(getattr(module, "state_size", 0))
         _refuse_unsteady(module)
         with torch.no_grad():  # a first call also gives lazy layers their shapes
