@@ -62,9 +62,7 @@ def main() -> None:
     print(f"{arms:,} arms on {args.device}, two images of 64 × 64 a step")
     print(f"drawn     {2 * arms / drawn:12,.0f} frames/s")
     print(f"acted on  {arms / acted:12,.0f} steps/s")
-    print(
-        f"learned   {steps * passes / learned:12,.0f} steps/s ({passes} passes: {steps / learned:,.0f} of a rollout)"
-    )
+    print(f"learned   {steps * passes / learned:12,.0f} steps/s, in {passes} passes over each")
     print(f"training  {steps / whole:12,.0f} steps/s, all in all")
     job.close()
 

@@ -64,6 +64,8 @@ PRIORITIES: Settings = {"ppo.prio_alpha": 0.6, "ppo.rho_clip": 1.0}
 
 def settings_of(preset: str, device: str, changes: Settings) -> TrainConfig:
     own = FORAGE if preset == "forage" else GYM
+    if "policy.network" in changes:  # which has layers of its own
+        own = {name: value for name, value in own.items() if not name.startswith("policy.")}
     return apply_overrides(find_preset(preset).config, {"device": device, **own, **changes})
 
 
@@ -171,7 +173,7 @@ def test_a_graph_trains_a_network_of_the_users_as_single_calls_do(
     network: str, device: str, recordings: Recordings
 ) -> None:
     """Its backward pass by autograd is recorded, too."""
-    named: Settings = {"policy.network": f"network_modules:{network}", "policy.memory": "none", **PRIORITIES}
+    named: Settings = {"policy.network": f"network_modules:{network}", **PRIORITIES}
     assert_same_training(*loops("forage", device, named))
     assert_recorded(recordings, device)
 

@@ -356,7 +356,7 @@ def test_the_plan_says_how_long_it_takes_and_what_the_replay_holds(tmp_path: Pat
 RRD: Settings = {"reward.method": "rrd"}
 LATE = {"delay": 5, "late": True}
 BAD: dict[str, tuple[str, str, Settings, str]] = {
-    "unknown algo": ("gym:CartPole-v1", "sca", {}, r"no algorithm 'sca'.*sac.*Known: ppo, sac, td3, dqn, reward"),
+    "unknown algo": ("gym:CartPole-v1", "sca", {}, r"no algorithm 'sca'.*sac.*Known: ppo, distill, sac"),
     "ppo, reward": ("gym:CartPole-v1", "ppo", RRD, "PPO learns from its own.*--reward.method rrd.*sac or td3"),
     "ppo, data": ("gym:CartPole-v1", "ppo", {"data": "x.hdf5"}, "PPO learns from its own.*recorded episodes"),
     "reward, no data": ("rrd-libero", "", {}, "--data FILE; 'ludus record' makes some"),

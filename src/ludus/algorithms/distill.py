@@ -10,6 +10,7 @@ So the student is taught in the states that its own mistakes lead to.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from ludus.buffers.segments import Segments, SegmentSchedule
 from ludus.envs.vec import State, derive_seed, restore_generator
 from ludus.graphs import Graphed, graph_pool
 from ludus.policies.actor_critic import ActorCritic
+from ludus.ranges import Range
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,13 @@ class DistillConfig(RolloutConfig):
     """The run whose best policy teaches."""
     teacher_part: str = ""
     """The part of an observation that the teacher sees; empty: all of it."""
-    horizon: int = 16
+    horizon: Annotated[int, Range(1, 2**16)] = 16
     """Steps of a segment, which is a piece of one row's trajectory."""
-    update_epochs: int = 2
+    update_epochs: Annotated[int, Range(1, 10_000)] = 2
     """Passes over an iteration's steps."""
-    learning_rate: float = 1e-3
+    learning_rate: Annotated[float, Range(0, 1_000)] = 1e-3
     """Adam's step size at the start."""
-    learning_rate_final: float = 1e-4
+    learning_rate_final: Annotated[float, Range(0, 1_000)] = 1e-4
     """Step size at the end, reached linearly."""
 
 

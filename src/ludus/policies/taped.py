@@ -60,9 +60,10 @@ def _saved_numbers(module: nn.Module, run: Callable[[int], Sequence[Tensor]], ro
     """Numbers that autograd keeps of a minibatch, weights left out."""
     weights = {parameter.data_ptr() for parameter in module.parameters()}
     saved: dict[int, int] = {}
+    alive = []  # so that no two have the same place; a tape that held what a hook returns would never be freed
 
     def count(tensor: Tensor) -> None:
-        """In the place of saving it: a tensor saved by hand would keep the whole tape alive."""
+        alive.append(tensor)
         if tensor.data_ptr() not in weights:
             saved[tensor.data_ptr()] = max(saved.get(tensor.data_ptr(), 0), tensor.numel())
 
