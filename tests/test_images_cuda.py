@@ -12,7 +12,7 @@ from ludus.policies.policy import PolicyConfig
 from ludus.training.collector import Collector
 from test_masks import catch
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
 
 def learned(kwargs: dict[str, str], settings: dict[str, Any], cuda_graphs: bool) -> torch.Tensor:

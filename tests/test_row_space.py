@@ -72,16 +72,29 @@ def test_every_part_comes_out_of_a_row_of_bytes_as_it_went_in() -> None:
 def test_a_batch_of_observations_is_told_from_a_single_one() -> None:
     row = RowSpace(MIXED)
     one, two = MIXED.sample(), MIXED.sample()
+    names = [part.name for part in row.parts]
 
     def both(a: Any, b: Any) -> Any:
         if isinstance(a, dict):
             return {key: both(a[key], b[key]) for key in a}
         return tuple(map(both, a, b)) if isinstance(a, tuple) else np.stack([a, b])
 
-    rows, single = row.pack(both(one, two))
+    rows, single = row.pack(both(one, two), names)
     assert not single
     np.testing.assert_array_equal(rows, [row.to_row(one), row.to_row(two)])
-    assert row.pack(one)[1]
+    assert row.pack(one, names)[1]
+
+
+def test_parts_that_nobody_needs_may_be_left_out() -> None:
+    row, obs = RowSpace(MIXED), MIXED.sample()
+    less = {name: value for name, value in obs.items() if name != "wrist"}
+    rows, single = row.pack(less, ["camera", "pose"])
+    assert single
+    parts = row.split(torch.from_numpy(rows))
+    assert not parts["wrist"].any()
+    assert (parts["camera"].numpy() == obs["camera"]).all()
+    with pytest.raises(KeyError):
+        row.pack(less, ["wrist"])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ A mask of valid actions is the last part.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
@@ -76,12 +76,15 @@ class RowSpace(spaces.Box):
         return last if last.kind == "mask" else None
 
     # The environment's side -----------------------------------------------------------------------
-    def to_row(self, obs: Any) -> np.ndarray:
-        """An observation of `raw` as a row. What does not fit is a ValueError, TypeError or KeyError."""
-        assert self.shape is not None
+    def to_row(self, obs: Any, left_out: frozenset[str] = frozenset()) -> np.ndarray:
+        """An observation of `raw` as a row, zero in parts that are `left_out`.
+
+        What does not fit is a ValueError, TypeError or KeyError.
+        """
         row = np.zeros(self.shape, self.dtype)
         for part in self.parts:
-            self._view(row[None], part)[0] = _numbers_of(_follow(obs, part.path), part)
+            if part.name not in left_out:
+                self._view(row[None], part)[0] = _numbers_of(_follow(obs, part.path), part)
         return row
 
     def _view(self, rows: np.ndarray, part: Part) -> np.ndarray:
@@ -98,13 +101,14 @@ class RowSpace(spaces.Box):
         assert self.mask is not None
         return self._view(rows, self.mask)
 
-    def pack(self, obs: Any) -> tuple[np.ndarray, bool]:
-        """(rows, whether `obs` was one observation rather than a batch)."""
-        path, _, space = next(_leaves(self.raw))
-        leaf = _follow(obs, path)
-        if np.ndim(leaf) == len(space.shape or ()):
-            return self.to_row(obs)[None], True
-        return np.stack([self.to_row(_at(obs, i)) for i in range(len(leaf))]), False
+    def pack(self, obs: Any, needed: Collection[str]) -> tuple[np.ndarray, bool]:
+        """(rows, whether `obs` was one observation rather than a batch). Only `needed` parts must be there."""
+        left_out = frozenset(p.name for p in self.parts if p.name not in needed and not _has(obs, p.path))
+        first = next(part for part in self.parts if part.name not in left_out)
+        leaf = _follow(obs, first.path)
+        if np.ndim(leaf) == len(first.space.shape or ()):
+            return self.to_row(obs, left_out)[None], True
+        return np.stack([self.to_row(_at(obs, i), left_out) for i in range(len(leaf))]), False
 
     # The policy's side ----------------------------------------------------------------------------
     def split(self, rows: Tensor) -> dict[str, Tensor]:
@@ -189,6 +193,14 @@ def _follow(obs: Any, path: tuple[Any, ...]) -> Any:
     for key in path:
         obs = obs[key]
     return obs
+
+
+def _has(obs: Any, path: tuple[Any, ...]) -> bool:
+    try:
+        _follow(obs, path)
+    except (KeyError, IndexError, TypeError):
+        return False
+    return True
 
 
 def _at(obs: Any, index: int) -> Any:

@@ -292,7 +292,7 @@ class Actor:
                 raise LudusError("This policy chooses among valid actions: say which, act(obs, action_mask=...).")
             obs = add_mask(obs, action_mask)
         try:
-            return policy.rows.pack(obs)
+            return policy.rows.pack(obs, [part.name for part in policy.seen_parts()])
         except (KeyError, TypeError, ValueError, IndexError) as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else error
             raise LudusError(f"The observation does not fit {policy.rows.raw}: {why}") from error
