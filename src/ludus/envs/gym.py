@@ -5,6 +5,7 @@
 With `workers` the same environments run in processes of their own (`gym_workers.py`), with the same results.
 """
 
+import importlib.util
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
 from ludus.envs.gym_block import GrowthGuard, Recipe, warn_inexact
-from ludus.envs.gym_make import GymRecipe
+from ludus.envs.gym_make import ATARI, GymRecipe
 from ludus.envs.gym_rows import Rows
 from ludus.envs.importing import import_module_of
 from ludus.envs.row_space import RowSpace
@@ -51,7 +52,7 @@ class GymConfig:
 
 def make_gym(config: GymConfig, num_envs: int) -> VecEnv:
     """A group of `num_envs` environments."""
-    module = config.id.rpartition(":")[0]
+    module = config.id.rpartition(":")[0] or (ATARI if config.id.startswith("ALE/") else "")
     recipe = GymRecipe(
         f"gym:{config.id}",
         module,
@@ -75,6 +76,8 @@ def find_spec(env_id: str) -> EnvSpec:
     module, _, name = env_id.rpartition(":")
     if module:
         import_module_of(module, env_id)  # which registers it
+    elif name.startswith("ALE/"):
+        _import_atari(env_id)
     try:
         return gym.spec(name)
     except gym.error.Error as error:
@@ -82,6 +85,13 @@ def find_spec(env_id: str) -> EnvSpec:
             f"There is no Gymnasium environment {name!r}.{did_you_mean(name, gym.registry)} One of another "
             "package is named with the module that registers it, as in 'my_package:MyEnv-v0'."
         ) from error
+
+
+def _import_atari(env_id: str) -> None:
+    missing = [module for module in (ATARI, "cv2") if importlib.util.find_spec(module) is None]
+    if missing:
+        raise ConfigError(f"{env_id} needs {' and '.join(missing)}: pip install 'ludus[atari]'")
+    import_module_of(ATARI, env_id, search_here=False)
 
 
 class BlockVecEnv(VecEnv):

@@ -10,11 +10,14 @@ import gymnasium as gym
 import mujoco
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.wrappers import OrderEnforcing, TimeLimit
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, OrderEnforcing, TimeLimit
 
 from ludus.envs.gym_block import NO_LIMIT, EnvRaisedError, GymBlock, told
 from ludus.envs.gym_spaces import MaskSource, adapt_spaces, mask_in_info, may_be_masked
 from ludus.errors import ConfigError
+
+ATARI = "ale_py"  # the package that registers ALE/…
+_RAW = ("frameskip", "obs_type")  # who sets one of these wants the emulator as it is
 
 
 class GymRecipe(NamedTuple):
@@ -59,13 +62,10 @@ def make_envs(recipe: GymRecipe, count: int) -> tuple[list[gym.Env], int]:
 
 def _make_env(recipe: GymRecipe) -> tuple[gym.Env, int]:
     """Without the wrappers that only check or count; the time limit is left to the block."""
+    is_atari = recipe.spec.namespace == "ALE" and not any(name in recipe.kwargs for name in _RAW)
+    kwargs = recipe.kwargs | ({"frameskip": 1} if is_atari else {})
     try:
-        env = gym.make(
-            recipe.spec,
-            max_episode_steps=recipe.max_steps or None,
-            disable_env_checker=True,
-            **recipe.kwargs,
-        )
+        env = gym.make(recipe.spec, max_episode_steps=recipe.max_steps or None, disable_env_checker=True, **kwargs)
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise ConfigError(f"{recipe.name} needs a package that is not installed: {error}") from error
     except TypeError as error:
@@ -83,7 +83,8 @@ def _make_env(recipe: GymRecipe) -> tuple[gym.Env, int]:
     if type(env) is OrderEnforcing:
         env = env.env
     _quicken(env.unwrapped.action_space)
-    return env, limit
+    # Four frames a step, the last four steps in grey at 84 × 84, as Mnih et al. (2015) saw them.
+    return (FrameStackObservation(AtariPreprocessing(env), 4) if is_atari else env), limit
 
 
 @contextlib.contextmanager

@@ -31,8 +31,8 @@ class PolicyConfig:
     """Widths of the hidden layers."""
     activation: Activation = "tanh"
     """Non-linearity between layers."""
-    memory: Literal["none", "lstm", "mingru"] = "none"
-    """What the policy remembers of an episode: nothing, or the state of an LSTM or minGRU after the layers."""
+    memory: Literal["none", "lstm", "gru", "mingru"] = "none"
+    """What the policy remembers of an episode: nothing, or the state of a memory that follows the layers."""
     memory_size: Annotated[int, Range(1, WIDEST_LAYER)] = 128
     """Width of the memory."""
     forget_bias: Annotated[float, Range(-100, 100)] = 1.0

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from ludus.policies.gru import GRU
 from ludus.policies.lstm import LSTM
 from ludus.policies.mingru import MinGRU
 from ludus.policies.mlp import MLP, Activation
 from ludus.policies.reader import Prepared, Reader
 
-Memory = LSTM | MinGRU
-MEMORIES: dict[str, type[Memory]] = {"lstm": LSTM, "mingru": MinGRU}
+Memory = LSTM | GRU | MinGRU
+MEMORIES: dict[str, type[Memory]] = {"lstm": LSTM, "gru": GRU, "mingru": MinGRU}
 
 
 class TrunkPass(NamedTuple):

@@ -96,6 +96,34 @@ def _taxi(config: TrainConfig) -> TrainConfig:
     return _toy_text(config, ppo, steps=300_000, episodes=200)
 
 
+def _min_atar(config: TrainConfig) -> TrainConfig:
+    """Small images; an episode may go on for ever once the game is mastered."""
+    return dataclasses.replace(
+        config,
+        torch_threads=2,
+        env=GymConfig(id=config.env.id, num_envs=32, max_steps=5_000),  # type: ignore[union-attr]
+        policy=PolicyConfig(hidden=(), image_features=128),
+        ppo=PPOConfig(horizon=64, minibatches=8, update_epochs=4, learning_rate=1e-3, entropy_coef=0.01),
+        loop=LoopConfig(total_steps=1_000_000),
+        eval=EvalConfig(every=250_000, episodes=50, stochastic=False),
+    )
+
+
+def _atari(config: TrainConfig) -> TrainConfig:
+    """CleanRL's settings of PPO for Atari."""
+    return dataclasses.replace(
+        config,
+        torch_threads=2,
+        env=GymConfig(id=config.env.id, num_envs=16, workers=2),  # type: ignore[union-attr]
+        policy=PolicyConfig(hidden=(), image_features=512),
+        ppo=PPOConfig(
+            horizon=128, minibatches=8, update_epochs=4, learning_rate=2.5e-4, entropy_coef=0.01, clip=0.1
+        ),
+        loop=LoopConfig(total_steps=10_000_000),
+        eval=EvalConfig(every=500_000, episodes=10, stochastic=False),
+    )
+
+
 _TUNED: dict[str, Callable[[TrainConfig], TrainConfig]] = {
     "CartPole-v1": _cart_pole,
     "ludus/CartPoleNoVelocity-v1": _hidden_cart_pole,
@@ -113,11 +141,16 @@ _TUNED: dict[str, Callable[[TrainConfig], TrainConfig]] = {
 }
 
 
+_TUNED_FAMILIES: dict[str | None, Callable[[TrainConfig], TrainConfig]] = {"MinAtar": _min_atar, "ALE": _atari}
+
+
 def preset_for(env_id: str) -> Preset:
     spec = find_spec(env_id)  # an unknown id is refused here, before anything is built
     config = dataclasses.replace(_DEFAULT, env=GymConfig(id=env_id))
     if env_id in _TUNED:
         config = _TUNED[env_id](config)
+    elif spec.namespace in _TUNED_FAMILIES:
+        config = _TUNED_FAMILIES[spec.namespace](config)
     if config.ppo is locomotion.PPO:
         config = dataclasses.replace(config, env=GymConfig(id=env_id, num_envs=64))
     return Preset(f"gym:{env_id}", f"Gymnasium's {spec.id}.", config)
