@@ -35,6 +35,7 @@ _ROLLOUT = {
 _LOSSES = {
     "train/policy_loss": "policy loss",
     "train/value_loss": "value loss",
+    "train/imitation_loss": "imitation loss",
     "train/q_loss": "Q loss",
     "train/pi_loss": "policy loss",
     "train/r_loss": "reward loss",

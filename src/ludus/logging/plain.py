@@ -28,6 +28,7 @@ _COLUMNS = [
     Column("eval succ", 9, "eval/success_rate", text.percent),
     Column("MPJPE mm", 8, "eval/mpjpe", lambda v: f"{v:.0f}"),
     Column("eval rew", 9, "eval/mean_reward", text.number),
+    Column("imitation", 9, "train/imitation_loss", text.number),
     Column("kl", 8, "train/approx_kl", text.number),
     Column("clip", 7, "train/clip_fraction", text.number),
     Column("expl.var", 8, "train/explained_variance", text.number),

@@ -37,6 +37,7 @@ _SMALL = [  # title, metric, of the optimiser
     ("Entropy", "train/entropy"),
     ("Temperature", "train/alpha"),
     ("Temperature loss", "train/alpha_loss"),
+    ("Imitation loss", "train/imitation_loss"),
     ("Approximate KL", "train/approx_kl"),
     ("Clip fraction", "train/clip_fraction"),
     ("Explained variance", "train/explained_variance"),
