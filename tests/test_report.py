@@ -174,7 +174,6 @@ def write_reward_run(folder: Path, rows: int = 50, step: int = 5000) -> Path:
             "Epoch": 1,
             "Cycle": i,
             "R_loss": 1.1 - good,
-            "train/reward_mean": good,
             "time/elapsed_s": 2.0 * i,
         }
         held_out = {"AUC": 0.5 + 0.5 * good, "R2": good, "correlation": 0.9 * good, "progress_error": 1 - good}

@@ -29,6 +29,7 @@ class Reader:
         self.image_shapes = {part.name: channels_first_shape(part.shape) for part in self._images}
         own = [space.columns_of(part) for part in self._vectors] if isinstance(space, RowSpace) else [slice(None)]
         self._columns = _joined(own)
+        self._is_packed = isinstance(space, RowSpace) and space.packed
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -43,7 +44,7 @@ class Reader:
         """[n, numbers] the vectors, side by side."""
         if isinstance(x, dict):
             return torch.cat([x[part.name] for part in self._vectors], 1)
-        numbers = self.space.numbers_of(x) if isinstance(self.space, RowSpace) else x
+        numbers = _numbers(self.space, x) if self._is_packed else x  # other rows begin with their vectors
         pieces = [numbers[:, columns] for columns in self._columns]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
 
@@ -69,6 +70,11 @@ class Reader:
         """What a network of the user's is called with."""
         parts = self.parts_of(x)
         return parts[ONLY_PART] if self.has_one_part else parts
+
+
+def _numbers(space: gym.spaces.Box, x: Tensor) -> Tensor:
+    assert isinstance(space, RowSpace)
+    return space.numbers_of(x)
 
 
 def _shape_of(part: Part) -> tuple[int, ...]:
