@@ -236,3 +236,43 @@ def test_a_network_of_the_users_sees_images_and_numbers(tmp_path: Path) -> None:
     policy = ludus.load(run, network=Eyes)
     inner = gym.make("ludus-test/Catch-v0", see="both")
     assert policy.act(inner.reset(seed=0)[0]) in (5, 6, 7)
+
+
+def test_dqn_trains_what_sees() -> None:
+    from ludus.algorithms.optimizer import FlatAdam
+    from ludus.policies.replay_policy import ReplayPolicy
+
+    torch.manual_seed(0)
+    policy = ReplayPolicy("dqn", BOTH, spaces.Discrete(3), PolicyConfig(**SMALL))
+    FlatAdam(policy.parameters(), 1.0)
+    rows = some_rows(BOTH, 8)
+    with torch.inference_mode():
+        outputs, _ = policy.outputs(policy.prepare(rows))
+        gradient = torch.randn(4, 3)
+        policy.backward(outputs, gradient.clone())
+    written = [parameter.grad.clone() for parameter in policy.parameters() if parameter.grad is not None]
+    taped = policy.head.linear(policy.encoder(policy.prepare(rows[:4])))
+    expected = torch.autograd.grad((taped * gradient.clone()).sum(), list(policy.parameters()))
+    for made_here, wanted in zip(written, expected, strict=True):
+        torch.testing.assert_close(made_here, wanted, rtol=1e-3, atol=1e-5)
+        assert made_here.abs().sum() > 0
+
+
+def test_a_reward_is_not_learned_from_images(tmp_path: Path) -> None:
+    settings = {"algo": "dqn", "env": {"num_envs": 2, "kwargs": {"see": "both"}}, "log": {"report": False}}
+    with pytest.raises(ConfigError, match="A reward is learned from vectors"):
+        ludus.train(CATCH, tmp_path / "run", overrides={"reward.method": "rrd"}, **settings)
+
+
+class Lazy(nn.Module):
+    def __init__(self, obs: tuple[int, ...]) -> None:
+        super().__init__()
+        self.conv, self.across = nn.LazyConv2d(4, 3), nn.Conv3d(1, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.across(self.conv(x)[:, None]).flatten(1)
+
+
+def test_lazy_and_other_convolutions_of_the_users_work() -> None:
+    policy = ActorCritic(IMAGE, spaces.Discrete(3), PolicyConfig(network="given:here"), Lazy)
+    assert policy.features == 4 * 10 * 11

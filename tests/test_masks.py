@@ -331,3 +331,41 @@ def test_a_module_of_the_users_sees_named_parts_without_the_mask(tmp_path: Path)
     policy = ActorCritic(space, spaces.Discrete(3), PolicyConfig(network="given:here"), Net)
     assert shapes == [{"state": (3,), "image": (3, 8, 8)}]
     assert policy.features == 4
+
+
+def test_a_mask_may_be_missing_after_the_last_step_but_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = catch(2, see="state", masks="info")
+    env.reset(0)
+    stay = torch.full((2,), 6)
+    info = catch_env.Catch._info
+    monkeypatch.setattr(catch_env.Catch, "_info", lambda self: {} if self.height == self.size - 1 else info(self))
+    done = [bool(env.step(stay).done.any()) for _ in range(20)]
+    assert any(done)
+    monkeypatch.setattr(catch_env.Catch, "_info", lambda self: {})
+    with pytest.raises(EnvError, match="was not given"):
+        env.step(stay)
+
+
+def test_the_policy_of_a_row_with_another_order_is_refused() -> None:
+    """Rows of Dicts with a mask had it in another place before masks were heeded."""
+    from ludus.errors import CheckpointError
+    from ludus.training.checkpoint import refuse_misfit
+
+    env = catch(2, see="state", masks="info")
+    old = ActorCritic(spaces.Box(-1, 1, env.obs_space.shape), env.action_space, PolicyConfig())
+    with pytest.raises(CheckpointError, match=r"\(observation, action_mask\).*train it anew"):
+        refuse_misfit(old, env)
+
+
+@pytest.mark.parametrize("kind", ["sac", "td3", "dqn"])
+def test_only_ppo_acts_in_several_parts(kind: str) -> None:
+    from ludus.policies.replay_policy import ReplayPolicy
+
+    with pytest.raises(ConfigError, match=r"acts in one space.*--algo ppo"):
+        ReplayPolicy(kind, spaces.Box(-1, 1, (3,)), SPACES["mixed"], PolicyConfig())
+
+
+def test_observations_in_a_tuple_are_acted_on() -> None:
+    raw = spaces.Tuple((spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (2, 2)), spaces.Discrete(4)))
+    policy = ActorCritic(RowSpace(raw), spaces.Discrete(3), PolicyConfig(hidden=(4,)))
+    assert policy.act(raw.sample()) in range(3)

@@ -200,3 +200,14 @@ def test_a_final_spread_lowers_one_that_is_not_learned() -> None:
     for progress, expected in ((0.4, 4.0), (0.75, 2.0), (1.0, 1.0)):
         ppo.update(segments, progress)
         np.testing.assert_allclose(policy.head.log_std.detach().exp(), expected, rtol=1e-5)
+
+
+def test_the_optimiser_takes_parameters_that_are_pieces_of_others() -> None:
+    from ludus.algorithms.optimizer import FlatAdam
+
+    whole = torch.arange(40.0).view(4, 10)
+    piece, other = torch.nn.Parameter(whole[:, :5]), torch.nn.Parameter(torch.full((30,), 7.0))
+    wanted = piece.detach().clone()
+    FlatAdam([piece, other], 1.0)
+    assert torch.equal(piece, wanted)
+    assert torch.equal(other, torch.full((30,), 7.0))

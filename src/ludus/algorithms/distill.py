@@ -22,6 +22,7 @@ from ludus.buffers.segments import Segments, SegmentSchedule
 from ludus.envs.vec import State, derive_seed, restore_generator
 from ludus.graphs import Graphed, graph_pool
 from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.heads import MASKED_LOGIT
 from ludus.ranges import Range
 
 
@@ -113,6 +114,8 @@ class Distiller:
         done = policy.forward_pass(data.inputs(steps), state, keep)
         log_prob, saved = head.score(done.params, rows[:, : head.action_size])
         weight = torch.full_like(log_prob, -1.0).mul_(share)
+        if policy.mask is not None:  # a teacher that does not see the mask may advise what is not valid
+            weight.masked_fill_(log_prob < MASKED_LOGIT / 2, 0.0)
         gradient = head.seed_gradient(saved, weight, share, None)
         policy.backward(done, gradient, torch.zeros_like(done.value))
         loss = (log_prob * weight).sum()

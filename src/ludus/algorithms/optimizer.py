@@ -7,11 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ludus.envs.vec import State
-
-
-def laid_out_as(like: Tensor, flat: Tensor) -> Tensor:
-    """A view of `flat` with the shape of `like` and its order in memory: convolutions are quick in theirs."""
-    return flat.as_strided(like.shape, like.stride())
+from ludus.policies.mlp import laid_out_as
 
 
 class FlatAdam:

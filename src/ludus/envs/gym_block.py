@@ -234,9 +234,12 @@ class EnvBlock(ABC):
                 raise
             except BaseException as error:
                 raise self._raised(env, "action_masks", error) from error
-        if not isinstance(info, dict) or MASK not in info:
-            raise self._not_a(row, f"info[{MASK!r}]", None, "there at every step, as it was in the first")
-        return info[MASK]
+        if isinstance(info, dict) and MASK in info:
+            return info[MASK]
+        # After the last step nobody acts, and many give no mask; `_check_masks` looks at those who do.
+        assert self._row_space is not None
+        assert self._row_space.mask is not None
+        return np.zeros(self._row_space.mask.space.shape, np.int8)
 
     def _check_masks(self) -> None:
         """Every agent that is there has a valid action, in each of its choices."""
@@ -249,8 +252,8 @@ class EnvBlock(ABC):
         if not has_choice.all():
             row = int(np.argmin(has_choice))
             raise EnvError(
-                f"{self.name}: the mask of {self._place(row)} at step {self.tick} leaves no valid action, though "
-                "its episode has not ended. Mark at least one in each choice."
+                f"{self.name}: the mask of {self._place(row)} at step {self.tick} leaves no valid action, or was "
+                "not given, though its episode has not ended. Mark at least one in each choice."
             )
 
     def _number(self, row: int, what: str, value: Any) -> float:

@@ -104,7 +104,7 @@ def _adapt_action(space: gym.Space, name: str) -> tuple[ActionSpace, Callable[[n
         return flat_choices(space), partial(as_env_takes, space)
     if isinstance(space, spaces.Box):
         return float_box(space), partial(as_env_takes, space)
-    if isinstance(space, spaces.Dict | spaces.Tuple) and can_act_in(space):
+    if isinstance(space, spaces.Dict | spaces.Tuple) and len(space) and can_act_in(space):
         row = ActionRow(space)
         return row, lambda action: [row.to_raw(values) for values in action]
     raise ConfigError(

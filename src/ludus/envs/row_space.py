@@ -17,6 +17,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from ludus.errors import ConfigError
+
 MASK = "action_mask"  # the key by which PettingZoo, Gymnasium's infos and this row name a mask
 OBSERVATION = "observation"  # the key of what is seen, where a mask comes from elsewhere than the observation
 ONLY_PART = "obs"  # the name of the part of a row that has one
@@ -63,12 +65,21 @@ class RowSpace(spaces.Box):
             parts.append(Part(path, kind, space, tuple(shape), at))
             at += parts[-1].size * (4 if self.packed and kind == "vector" else 1)
         self.parts = tuple(parts)
+        names = [part.name for part in parts]
+        if len(set(names)) < len(names) or not any(part.kind != "mask" and part.size for part in parts):
+            told = "two parts of one name" if len(set(names)) < len(names) else "nothing to see"
+            raise ConfigError(f"Observations of {raw} have {told}: wrap the environment to give others.")
+        if not all(isinstance(key, str | int) for part in parts for key in part.path):
+            raise ConfigError(f"The keys of {raw} must be text.")
         self.numbers = sum(part.size for part in parts if part.kind == "vector")
         if self.packed:
             super().__init__(0, 255, (at + -at % _ALIGNMENT,), np.uint8)
         else:
             low, high = _bounds([part.space for part in parts])
             super().__init__(low, high, dtype=np.float32)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RowSpace) and (self.raw, self.masks) == (other.raw, other.masks)
 
     @property
     def mask(self) -> Part | None:
@@ -91,7 +102,7 @@ class RowSpace(spaces.Box):
         """[n, *shape] the part of rows, to be read or written."""
         if self.packed and part.kind == "vector":
             return rows[:, part.start : part.start + 4 * part.size].view(np.float32)
-        return rows[:, part.start : part.start + part.size].reshape(-1, *part.shape)
+        return rows[:, part.start : part.start + part.size].reshape(len(rows), *part.shape)
 
     def vectors_of(self, rows: np.ndarray) -> np.ndarray:
         """[n, numbers] all vectors of rows, as a view."""
@@ -221,10 +232,16 @@ def _numbers_of(value: Any, part: Part) -> np.ndarray:
             raise ValueError(f"its part {part.name!r} has shape {array.shape}; its space says {space.shape}")
         if array.dtype.kind not in "fiub":
             raise ValueError(f"its part {part.name!r} is not made of real numbers")
-        if part.kind == "image" and array.dtype not in (np.uint8, np.bool_):
+        if part.kind == "image" and not _are_bytes(array):
             raise ValueError(f"its part {part.name!r} is {array.dtype}; its space says {space.dtype}")
-        return array.reshape(part.shape)
+        return (array != 0 if part.kind == "mask" else array).reshape(part.shape)
     return np.asarray(spaces.flatten(space, value))
+
+
+def _are_bytes(array: np.ndarray) -> bool:
+    if array.dtype in (np.uint8, np.bool_):
+        return True
+    return array.dtype.kind in "iu" and bool(((array >= 0) & (array <= 255)).all())
 
 
 def _bounds(parts: list[gym.Space]) -> tuple[np.ndarray, np.ndarray]:
@@ -250,6 +267,9 @@ class ActionRow(spaces.Box):
         bounds = [_action_bounds(part) for part in self.flat]
         low, high = (np.concatenate(side).astype(np.float32) for side in zip(*bounds, strict=True))
         super().__init__(low, high, dtype=np.float32)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ActionRow) and self.raw == other.raw
 
     def to_raw(self, row: np.ndarray) -> Any:
         """One action as the environment takes it."""

@@ -19,6 +19,13 @@ Activation = Literal["tanh", "relu", "elu"]
 ACTIVATIONS = {"tanh": torch.tanh_, "relu": torch.relu_, "elu": torch.nn.functional.elu_}
 
 
+def laid_out_as(like: Tensor, flat: Tensor) -> Tensor:
+    """A view of `flat` with the shape of `like`; filters of images keep their order in memory, which is quick."""
+    if like.ndim == 4 and like.is_contiguous(memory_format=torch.channels_last):
+        return flat.as_strided(like.shape, like.stride())
+    return flat.view_as(like)
+
+
 class WrittenOut(nn.Module):
     """Parameters whose gradient is written out: nothing may stand between them and their use.
 

@@ -284,7 +284,8 @@ class Actor:
     def _rows_of(self, obs: Any, action_mask: Any) -> tuple[Any, bool]:
         """Rows of what an environment observed, and whether it was one. Tensors are rows already."""
         policy = self.policy
-        if policy.rows is None or isinstance(obs, Tensor) or np.shape(obs)[-1:] == policy.rows.shape:
+        is_row = isinstance(obs, Tensor) or (isinstance(obs, np.ndarray) and obs.dtype != object)
+        if policy.rows is None or (is_row and tuple(obs.shape[-1:]) == policy.rows.shape):
             single = np.ndim(obs) == len(policy.obs_space.shape)
             return (obs[None] if isinstance(obs, Tensor) else np.asarray(obs)[None]) if single else obs, single
         if policy.mask is not None and not (isinstance(obs, Mapping) and MASK in obs):

@@ -103,8 +103,11 @@ def channels_first_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def _channels_are_first(shape: tuple[int, ...]) -> bool:
-    """The channels are fewer than the pixels of a side."""
-    return shape[-3] < shape[-1]
+    """Of two sides that are equal beside a third, the third; else the channels are fewer than the pixels."""
+    first, middle, last = shape[-3:]
+    if (first == middle) != (middle == last):
+        return middle == last
+    return first < last
 
 
 def to_unit(image: Tensor, part: Part) -> Tensor:

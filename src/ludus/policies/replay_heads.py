@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ludus.envs.row_space import ActionRow
 from ludus.envs.vec import ActionSpace
 from ludus.errors import ConfigError
 from ludus.policies.heads import MASKED_LOGIT, BoxHead, Head
@@ -134,6 +135,8 @@ def make_replay_head(kind: str, space: ActionSpace, features: int) -> ReplayHead
     """The head of "sac", "td3" or "dqn"."""
     if kind not in REPLAY_KINDS:
         raise ConfigError(f"No policy learns by {kind!r} from a replay; {', '.join(REPLAY_KINDS)} do.")
+    if isinstance(space, ActionRow):
+        raise ConfigError(f"{kind.upper()} acts in one space; for the parts of {space.raw} take --algo ppo.")
     if kind == "dqn":
         if not isinstance(space, gym.spaces.Discrete):
             others = "sac, td3 or ppo" if isinstance(space, gym.spaces.Box) else "ppo"

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from ludus.envs.vec import ActionSpace
 from ludus.errors import ConfigError
-from ludus.policies.mlp import StackedMLP
+from ludus.policies.mlp import StackedMLP, laid_out_as
 from ludus.policies.normalizer import REPLAY_LIMITS
 from ludus.policies.policy import Policy, PolicyConfig
 from ludus.policies.replay_heads import ReplayHead, make_replay_head
+from ludus.policies.taped import ImageEncoder
 
 
 class ReplayPolicy(Policy):
@@ -46,9 +47,10 @@ class ReplayPolicy(Policy):
 
     def backward(self, outputs: list[Tensor], gradient: Tensor) -> None:
         """Write every parameter's gradient, given that of the head's parameters for the first rows of a pass."""
-        trained = [output[: len(gradient)] for output in outputs]
-        self.head.linear.write_gradient(trained[-1], gradient)
-        self.encoder.backward(trained, self.head.linear.input_gradient(gradient))
+        self.head.linear.write_gradient(outputs[-1][: len(gradient)], gradient)
+        if not isinstance(self.encoder, ImageEncoder):  # which cuts its tape itself
+            outputs = [output[: len(gradient)] for output in outputs]
+        self.encoder.backward(outputs, self.head.linear.input_gradient(gradient))
 
 
 class Twin(StackedMLP):
@@ -70,6 +72,6 @@ def flat_copies(modules: list[nn.Module], flat: Tensor) -> tuple[Tensor, list[nn
     assert edges[-1] == flat.numel(), "the modules' parameters are not what the flat tensor holds"
     parameters = [p for m in copies for p in m.parameters()]
     for parameter, (start, end) in zip(parameters, itertools.pairwise(edges), strict=True):
-        parameter.data = target[start:end].as_strided(parameter.shape, parameter.stride())  # laid out as it was
+        parameter.data = laid_out_as(parameter, target[start:end])
         parameter.grad = None
     return target, copies

@@ -10,7 +10,7 @@ from ludus.envs.row_space import ActionRow, RowSpace
 from ludus.errors import LudusError
 
 _DEEPEST = 16  # spaces within spaces
-_MOST_NUMBERS = 2**26  # of one space: a stranger's file may name any
+_MOST_NUMBERS = 2**24  # a stranger's file may name any
 
 
 def describe_space(space: gym.Space[Any]) -> dict[str, Any]:
@@ -30,8 +30,9 @@ def describe_space(space: gym.Space[Any]) -> dict[str, Any]:
         return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
     if isinstance(space, gym.spaces.Dict):
         return {"kind": "Dict", "spaces": [[key, describe_space(part)] for key, part in space.spaces.items()]}
-    assert isinstance(space, gym.spaces.Tuple), f"no policy has a space {space}"
-    return {"kind": "Tuple", "spaces": [describe_space(part) for part in space.spaces]}
+    if isinstance(space, gym.spaces.Tuple):
+        return {"kind": "Tuple", "spaces": [describe_space(part) for part in space.spaces]}
+    return describe_space(gym.spaces.flatten_space(space))  # what a policy sees of others
 
 
 def _bounds(values: np.ndarray) -> np.ndarray:
@@ -40,14 +41,32 @@ def _bounds(values: np.ndarray) -> np.ndarray:
     return flat[:1] if flat.size > 1 and (flat == flat[0]).all() and flat.size >= 256 else flat
 
 
-def space_from(description: dict[str, Any], depth: int = 0) -> Any:
-    """The space that `describe_space` described."""
+def space_from(description: dict[str, Any]) -> Any:
+    """The space that `describe_space` described, unless it is too large for a description to be honest."""
+    numbers = _numbers(description)
+    if numbers > _MOST_NUMBERS:
+        raise LudusError(f"A space of {numbers:,} numbers is too large; up to {_MOST_NUMBERS:,} are known.")
+    return _space(description)
+
+
+def _numbers(description: dict[str, Any], depth: int = 0) -> int:
+    """How many numbers a space has, before anything is allocated for it."""
     if depth > _DEEPEST:
         raise LudusError(f"A space has more than {_DEEPEST} spaces within each other.")
     kind = description["kind"]
+    if kind in ("RowSpace", "ActionRow"):
+        return _numbers(description["raw"], depth + 1)
+    if kind in ("Dict", "Tuple"):
+        inner = [part[1] if kind == "Dict" else part for part in description["spaces"]]
+        return sum(_numbers(part, depth + 1) for part in inner)
     sizes = {"Box": "shape", "MultiBinary": "n", "Discrete": "n"}
-    if kind in sizes and math.prod(np.atleast_1d(description[sizes[kind]]).tolist()) > _MOST_NUMBERS:
-        raise LudusError(f"A {kind} has more than {_MOST_NUMBERS:,} numbers.")
+    if kind == "MultiDiscrete":
+        return sum(np.ravel(description["nvec"]).tolist())
+    return math.prod(np.ravel(description[sizes[kind]]).tolist()) if kind in sizes else 0
+
+
+def _space(description: dict[str, Any]) -> Any:
+    kind = description["kind"]
     if kind == "Box":
         return _box(description)
     if kind == "Discrete":
@@ -57,13 +76,13 @@ def space_from(description: dict[str, Any], depth: int = 0) -> Any:
     if kind == "MultiBinary":
         return gym.spaces.MultiBinary(description["n"])
     if kind == "Dict":
-        return gym.spaces.Dict([(key, space_from(part, depth + 1)) for key, part in description["spaces"]])
+        return gym.spaces.Dict([(key, _space(part)) for key, part in description["spaces"]])
     if kind == "Tuple":
-        return gym.spaces.Tuple([space_from(part, depth + 1) for part in description["spaces"]])
+        return gym.spaces.Tuple([_space(part) for part in description["spaces"]])
     if kind == "RowSpace":
-        return RowSpace(space_from(description["raw"], depth + 1), bool(description["masks"]))
+        return RowSpace(_space(description["raw"]), bool(description["masks"]))
     if kind == "ActionRow":
-        return ActionRow(space_from(description["raw"], depth + 1))
+        return ActionRow(_space(description["raw"]))
     raise LudusError(
         f"There is no space {kind!r}; Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple are known."
     )
@@ -71,7 +90,9 @@ def space_from(description: dict[str, Any], depth: int = 0) -> Any:
 
 def _box(description: dict[str, Any]) -> gym.spaces.Box:
     dtype, shape = np.dtype(description["dtype"]), tuple(description["shape"])
+    if dtype.kind not in "fiub" or dtype.itemsize > 8:
+        raise LudusError(f"A Box of {dtype} is none that a policy can see.")
     low, high = (np.array([float(v) for v in description[k]]) for k in ("low", "high"))
     if low.size == high.size == 1:
-        low, high = np.broadcast_to(low, shape), np.broadcast_to(high, shape)
+        low, high = (np.broadcast_to(bound.reshape(()), shape) for bound in (low, high))
     return gym.spaces.Box(low.reshape(shape).astype(dtype), high.reshape(shape).astype(dtype), shape, dtype.type)

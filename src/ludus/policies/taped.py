@@ -120,13 +120,13 @@ class Taped(nn.Module):
     def __init__(self, module: nn.Module, space: gym.spaces.Box) -> None:
         super().__init__()
         self.module, self._reader = module.eval(), Reader(space)
-        if self._reader.image_shapes:  # the order in memory that images have, in which convolutions are quick
-            self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.state_size = int(getattr(module, "state_size", 0))
         _refuse_unsteady(module)
         with torch.no_grad():  # a first call also gives lazy layers their shapes
             state = torch.zeros((2, self.state_size))
             actor, critic, _ = self._checked_step(empty_rows(space, 2), state)
+        if self._reader.image_shapes:
+            _lay_out_filters(self.module)
         self.features, self.value_features = actor.shape[1], critic.shape[1]
 
     # One step -----------------------------------------------------------------------------------
@@ -196,6 +196,13 @@ class Taped(nn.Module):
         like = next(self.module.parameters())
         x = empty_rows(self._reader.space, rows, like.device)
         return self._step(x, like.new_zeros((rows, self.state_size)))[:2]
+
+
+def _lay_out_filters(module: nn.Module) -> None:
+    """In the order in memory that images have, in which convolutions are quick."""
+    for parameter in module.parameters():
+        if parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
 
 
 def _refuse_unsteady(module: nn.Module) -> None:

@@ -15,6 +15,7 @@ from ludus.algorithms.rrd import RewardLearner, make_reward_model
 from ludus.buffers.episodes import EpisodeStore
 from ludus.config import TrainConfig
 from ludus.envs.vec import ActionSpace, State, derive_seed
+from ludus.errors import ConfigError
 from ludus.policies.making import make_replay_policy
 from ludus.policies.replay_heads import GreedyHead
 from ludus.policies.replay_policy import ReplayPolicy
@@ -105,6 +106,8 @@ def make_learner(config: TrainConfig, policy: ReplayPolicy, store: EpisodeStore)
     if config.reward.learned:
         discrete = isinstance(policy.head, GreedyHead)
         actions = policy.head.linear.out_features if discrete else policy.head.action_size
+        if policy.has_images:
+            raise ConfigError("A reward is learned from vectors here: leave --reward.method out, or the images.")
         shapes = {"obs": (tuple(policy.obs_space.shape), torch.float32)}
         seed = derive_seed(config.seed, 7)
         model = make_reward_model(shapes, actions, discrete, config.reward, seed).to(policy.device)
