@@ -18,7 +18,7 @@ from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.policy import PolicyConfig
 from ludus.training.collector import Collector
 
-ROWS, NUMBERS, CHOICES, ROUNDS = 64, 32, 12, 15
+ROWS, NUMBERS, CHOICES, ROUNDS = 64, 32, 12, 40
 MOST = 1.05  # times as long
 
 
@@ -46,7 +46,7 @@ class Noise(VecEnv):
         pass
 
     def end_step(self) -> Step:
-        return Step(self._obs.clone(), torch.zeros(ROWS), self._none, self._none, self._obs, {})
+        return Step(self._obs.clone(), torch.randn(ROWS), self._none, self._none, self._obs, {})
 
     def state(self) -> State:
         return {}
@@ -64,7 +64,7 @@ class Loop:
         self.collector = Collector([env], policy, schedule, 0.99, 0)
         self.iteration = 0
 
-    def seconds(self, times: int = 5) -> float:
+    def seconds(self, times: int = 2) -> float:
         started = time.process_time()
         for _ in range(times):
             self.ppo.update(self.collector.collect(self.iteration), 0.0)
@@ -77,14 +77,12 @@ def main() -> None:
     plain, masked = Loop(False), Loop(True)
     for loop in (plain, masked):
         loop.seconds()
-    ratios = []
-    for _ in range(ROUNDS):
-        without = plain.seconds()
-        ratios.append(masked.seconds() / without)
-    ratio = statistics.median(ratios)
+    rounds = [(plain.seconds(), masked.seconds()) for _ in range(ROUNDS)]
+    best = [min(part) for part in zip(*rounds, strict=True)]  # of each: what else the machine does only adds
+    ratio = best[1] / best[0]
+    median = statistics.median(two / one for one, two in rounds)
     verdict = "ok" if ratio <= MOST else "MISSED"
-    spread = f"{min(ratios):.2f}–{max(ratios):.2f}"
-    print(f"with a mask {ratio:.3f} × as long ({spread}), {ROUNDS} rounds   bar {MOST}   {verdict}")
+    print(f"with a mask {ratio:.3f} × as long (median of {ROUNDS} rounds {median:.2f})   bar {MOST}   {verdict}")
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def test_log_probabilities_entropies_and_gradients_are_those_of_the_valid_action
     n = 64
     mask = random_mask(space, n, generator)
     params = torch.randn((n, head.num_params), generator=generator, dtype=torch.float64)
-    masked = head.masked(params, mask)
+    masked = head.masked(params.clone(), mask)
     action = head.sample(masked, head.noise((n,), generator).double()).detach()
     log_prob, entropy = head.log_prob(masked, action), head.entropy(masked)
     boxes = head.num_params - mask.shape[1]
@@ -133,7 +133,7 @@ def test_log_probabilities_entropies_and_gradients_are_those_of_the_valid_action
 
     weight = torch.randn(n, generator=generator, dtype=torch.float64)
     taped = params.clone().requires_grad_()
-    again = head.masked(taped, mask)
+    again = head.masked(taped * 1, mask)
     loss = (weight * head.log_prob(again, action)).sum() - 0.3 * head.entropy(again).mean()
     (expected,) = torch.autograd.grad(loss, taped)
     with torch.no_grad():

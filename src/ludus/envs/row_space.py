@@ -8,6 +8,7 @@ A mask of valid actions is the last part.
 """
 
 import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -43,7 +44,7 @@ class Part(NamedTuple):
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape))
+        return math.prod(self.shape)
 
 
 class RowSpace(spaces.Box):

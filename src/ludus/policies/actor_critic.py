@@ -35,6 +35,8 @@ class ActorCritic(Policy):
     ) -> None:
         super().__init__(obs_space, action_space, config, two_encoders=True, network=network)
         self.head = make_stochastic_head(action_space, self.features, config.initial_std, config.learn_std)
+        if self.mask is not None:
+            self.head.expect_masks()
         self.value_head = Dense(self.trunk.value_features, 1)
         self._initialise()
 
@@ -66,7 +68,9 @@ class ActorCritic(Policy):
         The arguments are those of `Trunk.forward_pass`.
         """
         done = self.trunk.forward_pass(x, state, keep)
-        params = self.masked(self.head.linear.forward(done.actor), x)
+        params = self.head.linear.forward(done.actor)
+        if self.mask is not None:
+            params = self.masked(params, x)
         return Pass(params, self.value_head.forward(done.critic).squeeze(-1), done)
 
     def backward(self, done: Pass, params_gradient: Tensor, value_gradient: Tensor) -> None:

@@ -25,6 +25,7 @@ from ludus.policies.mlp import Dense
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 1.0
 MASKED_LOGIT = -1e8
+_LOWEST_LOG, _SMALLEST = -80.0, 2e-35  # a little more than exp(−80)
 
 Saved = tuple[Any, ...]  # what a head keeps of `score` for `seed_gradient`
 
@@ -37,21 +38,26 @@ class Head(nn.Module):
     num_params: int  # outputs of `linear`
     linear: Dense  # which the factory adds: a part of a mixed action has none of its own
     masked_params: slice | None = None  # where the logits are that a mask of valid actions covers; None: nowhere
+    has_mask = False  # observations say which actions are valid
 
     def forward(self, features: Tensor) -> Tensor:
         return self.linear(features)
 
+    def expect_masks(self) -> None:
+        """Observations will say which actions are valid."""
+        self.has_mask = True
+
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
-        """The parameters with which no action is drawn whose place in `mask` is 0.
+        """The parameters, changed in place so that no action is drawn whose place in `mask` is 0.
 
         Their logits become so low that probabilities are exactly 0, and so are the gradients; −∞ would make NaN
         of both. Where all are masked, which only a row without an agent may be, all stay alike.
         """
         assert self.masked_params is not None
         if self.masked_params == slice(0, self.num_params):
-            return params.masked_fill(mask == 0, MASKED_LOGIT)
+            return params.masked_fill_(mask == 0, MASKED_LOGIT)
         blocked = F.pad(mask == 0, (self.masked_params.start, self.num_params - self.masked_params.stop))
-        return params.masked_fill(blocked, MASKED_LOGIT)
+        return params.masked_fill_(blocked, MASKED_LOGIT)
 
     @abstractmethod
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -232,6 +238,12 @@ class CategoricalHead(StochasticHead):
             return F.log_softmax(params, -1)
         return torch.cat([F.log_softmax(p, -1) for p in params.split(self.choices, -1)], -1)
 
+    def _probs(self, log_p: Tensor) -> Tensor:
+        """exp; but where it would underflow, as for every masked action, it is slow: those are set to 0."""
+        if not self.has_mask:
+            return log_p.exp()
+        return F.threshold(log_p.clamp(min=_LOWEST_LOG).exp_(), _SMALLEST, 0.0)
+
     def _chosen(self, action: Tensor) -> Tensor:
         """[n, choices] positions of the chosen entries in the side-by-side layout."""
         if len(self.choices) == 1:
@@ -243,7 +255,7 @@ class CategoricalHead(StochasticHead):
 
     def entropy(self, params: Tensor) -> Tensor:
         log_p = self._log_probs(params)
-        return -(log_p.exp() * log_p).sum(-1)
+        return -(self._probs(log_p) * log_p).sum(-1)
 
     def score(self, params: Tensor, action: Tensor) -> tuple[Tensor, Saved]:
         log_p, chosen = self._log_probs(params), self._chosen(action)
@@ -253,7 +265,7 @@ class CategoricalHead(StochasticHead):
         self, saved: Saved, weight: Tensor, share: float | Tensor, entropy_coef: Tensor | None
     ) -> Tensor:
         log_p, chosen = saved
-        p = log_p.exp()
+        p = self._probs(log_p)
         gradient = -weight[:, None] * p  # ∂ log p(a) / ∂ logits = onehot(a) − p
         gradient.scatter_add_(1, chosen, weight[:, None].expand(-1, self.action_size))
         if entropy_coef is not None:  # ∂ H / ∂ logits = −p (log p + H), for each choice apart
@@ -305,6 +317,10 @@ class MixedHead(StochasticHead):
         # Where each number of the stored action belongs in the environment's row; not part of what is learned.
         place = torch.tensor([i for places, _ in (*boxes, *choices) for i in places])
         self.register_buffer("order", place.argsort(), persistent=False)
+
+    def expect_masks(self) -> None:
+        for head in self._parts:
+            head.expect_masks()
 
     def _split(self, values: Tensor, size: str) -> tuple[Tensor, ...]:
         return values.split([getattr(head, size) for head in self._parts], -1)

@@ -105,6 +105,8 @@ class Policy(nn.Module):
         self.rows = obs_space if isinstance(obs_space, RowSpace) else None  # where observations have parts
         self.has_images = any(part.kind == "image" for part in parts_of(obs_space))
         self.mask = None if self.rows is None else self.rows.mask
+        start, size = (0, 0) if self.mask is None else (self.mask.start, self.mask.size)
+        self._mask_columns = slice(start, start + size)
         self.inputs = numbers_in(obs_space)
         self.normalizer = self._make_normalizer()
         if network is None:
@@ -202,12 +204,10 @@ class Policy(nn.Module):
         return self.masked(self.head(features), x), state
 
     def masked(self, params: Tensor, x: Prepared) -> Tensor:
-        """The head's parameters, with actions ruled out that the observation says are not valid."""
+        """The head's parameters, in which actions are ruled out that the observation says are not valid."""
         if self.mask is None:
             return params
-        assert self.rows is not None
-        mask = x[MASK] if isinstance(x, dict) else self.rows.part_of(x, self.mask)
-        return self.head.masked(params, mask)
+        return self.head.masked(params, x[MASK] if isinstance(x, dict) else x[:, self._mask_columns])
 
     def act(self, obs: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
         """Actions in the environment's units for one observation or a batch; arrays in, arrays out.

@@ -115,7 +115,7 @@ class GreedyHead(Head):
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
         """As of other heads; but where nothing is valid, as after a last step, no value is ruled out."""
         blocked = (mask == 0) & (mask != 0).any(-1, keepdim=True)
-        return params.masked_fill(blocked, MASKED_LOGIT)
+        return params.masked_fill_(blocked, MASKED_LOGIT)
 
     def mode(self, params: Tensor) -> Tensor:
         return params.argmax(-1, keepdim=True).float()
