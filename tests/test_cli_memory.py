@@ -184,7 +184,7 @@ def test_bad_input_is_one_sentence(
 @pytest.mark.parametrize(
     ("flag", "value", "choices"),
     [
-        ("--policy.memory", "gru", "('none', 'lstm', 'mingru')"),
+        ("--policy.memory", "grue", "('none', 'lstm', 'gru', 'mingru')"),
         ("--precision", "half", "('float32', 'tf32', 'bfloat16')"),
         ("--env.map", "maze", "('open', 'pillars', 'rooms')"),
     ],
@@ -201,7 +201,7 @@ def test_a_value_that_is_no_choice_is_answered_with_the_choices(
 
 @pytest.mark.parametrize(
     ("text", "choices"),
-    [("policy: {memory: gru}", "'none' or 'lstm'"), ("precision: half", "'float32' or 'tf32' or 'bfloat16'")],
+    [("policy: {memory: grue}", "'none' or 'lstm'"), ("precision: half", "'float32' or 'tf32' or 'bfloat16'")],
 )
 def test_a_configuration_file_is_answered_the_same(
     call: Callable[..., Result], tmp_path: Path, text: str, choices: str

@@ -135,7 +135,7 @@ def test_correctness_10_an_unknown_kind_of_head_policy_agent_encoder_or_space_is
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"memory": "gru"}, "--policy.memory is 'gru'; it must be 'none' or 'lstm' or 'mingru'."),
+        ({"memory": "grue"}, "--policy.memory is 'grue'; it must be 'none' or 'lstm' or 'gru' or 'mingru'."),
         ({"activation": "gelu"}, "--policy.activation is 'gelu'; it must be 'tanh' or 'relu' or 'elu'."),
         ({"hidden": [10**7]}, "each number must be at most 65536"),
     ],

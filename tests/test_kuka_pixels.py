@@ -12,7 +12,7 @@ from ludus.envs import make_vec_env
 from ludus.envs.kuka.pixels import CAMERAS, KukaPixels
 from ludus.envs.kuka.task import KukaConfig, KukaPickPlace
 from ludus.envs.sim import _warp_installed
-from ludus.errors import ConfigError, DataError
+from ludus.errors import DataError
 from ludus.logging.console import Console
 from ludus.presets import find_preset
 from test_masks import Stop
@@ -100,16 +100,3 @@ def test_the_actor_of_the_preset_does_not_see_the_state() -> None:
 def test_the_images_of_a_preset_can_be_left_out() -> None:
     config = find_preset("kuka-pixels").config
     assert type(make_vec_env(dataclasses.replace(config.env, image_size=0), 2)) is KukaPickPlace  # type: ignore[type-var]
-
-
-def test_an_unknown_part_of_the_policy_is_refused(tmp_path: Path) -> None:
-    drawn(1).close()
-    with pytest.raises(ConfigError, match="no part 'eye'"):
-        ludus.train(
-            "kuka-pixels",
-            tmp_path / "run",
-            device="cpu",
-            env={"num_envs": 2, "image_size": SIZE},
-            ppo={"minibatches": 1},
-            policy={"actor_parts": ("eye",)},
-        )
