@@ -44,7 +44,7 @@ def speed(device_name: str) -> None:
         config,
         device=device_name,
         torch_threads=1 if on_gpu else 2,
-        env=dataclasses.replace(config.env, num_envs=arms),  # type: ignore[type-var]
+        env=dataclasses.replace(config.env, num_envs=arms),
     )
     torch.set_num_threads(config.torch_threads)
     torch.set_float32_matmul_precision(PRECISIONS[config.precision])

@@ -39,8 +39,9 @@ class Layers(nn.Module):
 
 
 def make_batch(rows: int) -> Batch:
-    numbers = [torch.randn(rows) * 0.1 for _ in range(4)]
-    return Batch(torch.randn(rows, 32), torch.randn(rows, 6), *numbers, 1 / rows, torch.zeros(0, 0), None)
+    log_prob, advantage, returns, value = (torch.randn(rows) * 0.1 for _ in range(4))
+    seen, action = torch.randn(rows, 32), torch.randn(rows, 6)
+    return Batch(seen, action, log_prob, advantage, returns, value, 1 / rows, torch.zeros(0, 0), None)
 
 
 class OfLudus:
@@ -91,7 +92,11 @@ def seconds(loop: OfLudus | Plain, times: int) -> float:
 def main() -> None:
     torch.set_num_threads(1)
     for rows, width in SHAPES:
-        loops = [OfLudus(rows, width, taped=True), OfLudus(rows, width, taped=False), Plain(rows, width)]
+        loops: list[OfLudus | Plain] = [
+            OfLudus(rows, width, taped=True),
+            OfLudus(rows, width, taped=False),
+            Plain(rows, width),
+        ]
         times = max(5, 20_000 // rows)
         rounds = [[seconds(loop, times) for loop in loops] for _ in range(ROUNDS + 1)][1:]
         taped, written, plain = (statistics.median(part) for part in zip(*rounds, strict=True))

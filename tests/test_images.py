@@ -203,7 +203,10 @@ def test_a_resumed_run_with_images_is_the_same(see: str, settings: dict[str, Any
 
 
 def test_dqn_learns_from_images_and_resumes_exactly(tmp_path: Path) -> None:
-    settings = {"env": {"num_envs": 8, "kwargs": {"see": "both", "masks": "key"}}, "log": {"report": False}}
+    settings: dict[str, Any] = {
+        "env": {"num_envs": 8, "kwargs": {"see": "both", "masks": "key"}},
+        "log": {"report": False},
+    }
     settings |= {"eval": {"every": 4_000, "episodes": 50, "stochastic": False}, "algo": "dqn"}
     small = {"policy.hidden": (32,), "policy.image_features": 32, "loop.total_steps": 512, "eval.every": 256}
     small |= {"replay.warmup": 64, "replay.batch_size": 16}
@@ -214,7 +217,7 @@ def test_sac_says_that_it_does_not_see(tmp_path: Path) -> None:
     class Camera(gym.Env):
         observation_space, action_space = IMAGE, spaces.Box(-1, 1, (2,))
 
-    gym.register("ludus-test/Camera-v0", entry_point=Camera)
+    gym.register("ludus-test/Camera-v0", entry_point=Camera)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="SAC learns from vectors; from images --algo ppo or dqn can learn"):
         ludus.train("gym:ludus-test/Camera-v0", tmp_path / "run", algo="sac")
 
@@ -259,7 +262,11 @@ def test_dqn_trains_what_sees() -> None:
 
 
 def test_a_reward_is_not_learned_from_images(tmp_path: Path) -> None:
-    settings = {"algo": "dqn", "env": {"num_envs": 2, "kwargs": {"see": "both"}}, "log": {"report": False}}
+    settings: dict[str, Any] = {
+        "algo": "dqn",
+        "env": {"num_envs": 2, "kwargs": {"see": "both"}},
+        "log": {"report": False},
+    }
     with pytest.raises(ConfigError, match="A reward is learned from vectors"):
         ludus.train(CATCH, tmp_path / "run", overrides={"reward.method": "rrd"}, **settings)
 

@@ -15,7 +15,7 @@ from test_masks import catch
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
 
-def learned(kwargs: dict[str, str], settings: dict[str, Any], cuda_graphs: bool) -> torch.Tensor:
+def learned(kwargs: dict[str, Any], settings: dict[str, Any], cuda_graphs: bool) -> torch.Tensor:
     """The weights after four iterations."""
     torch.manual_seed(0)
     env = catch(8, **kwargs)
@@ -44,7 +44,7 @@ def learned(kwargs: dict[str, str], settings: dict[str, Any], cuda_graphs: bool)
         ({"see": "state", "masks": "info", "act": "mixed"}, {}),
     ],
 )
-def test_recorded_updates_learn_what_plain_ones_learn(kwargs: dict[str, str], settings: dict[str, Any]) -> None:
+def test_recorded_updates_learn_what_plain_ones_learn(kwargs: dict[str, Any], settings: dict[str, Any]) -> None:
     plain, recorded = (learned(kwargs, settings, graphs) for graphs in (False, True))
     # Convolutions add in another order, and Adam makes a step of any gradient: a few weights move apart.
     assert float((recorded - plain).norm() / plain.norm()) < 0.01

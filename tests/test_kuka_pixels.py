@@ -83,7 +83,7 @@ def test_a_resumed_run_from_pixels_is_the_same(tmp_path: Path) -> None:
         "policy.image_features": 8, "policy.hidden": (8,), "ppo.horizon": 4, "ppo.minibatches": 2,
         "loop.total_steps": 64, "eval.every": 64, "eval.episodes": 2, "log.report": False, "checkpoint.every": 16,
     }  # fmt: skip
-    quiet = {"console": Console("quiet"), "overrides": settings}
+    quiet: dict[str, Any] = {"console": Console("quiet"), "overrides": settings}
     whole = ludus.train("kuka-pixels", tmp_path / "whole", **quiet)
     cut = ludus.train("kuka-pixels", tmp_path / "cut", callbacks=[Stop()], **quiet)
     ludus.resume(cut, console=Console("quiet"))
@@ -98,5 +98,5 @@ def test_the_actor_of_the_preset_does_not_see_the_state() -> None:
 
 
 def test_the_images_of_a_preset_can_be_left_out() -> None:
-    config = find_preset("kuka-pixels").config
-    assert type(make_vec_env(dataclasses.replace(config.env, image_size=0), 2)) is KukaPickPlace  # type: ignore[type-var]
+    config: Any = find_preset("kuka-pixels").config.env
+    assert type(make_vec_env(dataclasses.replace(config, image_size=0), 2)) is KukaPickPlace

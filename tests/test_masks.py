@@ -154,8 +154,10 @@ def test_the_gradient_of_a_whole_minibatch_is_autograds_with_masks_and_mixed_act
     x = torch.cat([torch.randn(n, 3, generator=generator), random_mask(SPACES["mixed"], n, generator)], 1).double()
     done = policy.forward_pass(x, policy.start(0), None)
     action = policy.head.sample(done.params, policy.head.noise((n,), generator).double()).detach()
-    numbers = [torch.randn(n, generator=generator, dtype=torch.float64) for _ in range(4)]
-    batch = Batch(x, action, *numbers, 1 / n, policy.start(0), None)
+    log_prob, advantage, returns, value_then = (
+        torch.randn(n, generator=generator, dtype=torch.float64) for _ in range(4)
+    )
+    batch = Batch(x, action, log_prob, advantage, returns, value_then, 1 / n, policy.start(0), None)
     coefficient = torch.tensor(0.1, dtype=torch.float64)
     with torch.no_grad():
         done = policy.forward_pass(x, policy.start(0), None)
@@ -208,7 +210,7 @@ def test_a_mask_of_another_size_is_said() -> None:
         def _mask(self) -> np.ndarray:
             return np.ones(4, np.int8)
 
-    gym.register("ludus-test/Wrong-v0", entry_point=Wrong)
+    gym.register("ludus-test/Wrong-v0", entry_point=Wrong)  # type: ignore[arg-type]
     with pytest.raises(EnvError, match=r"'action_mask' has shape \(4,\); its space says \(3,\)"):
         make_gym(GymConfig("ludus-test/Wrong-v0", kwargs={"see": "state", "masks": "info"}), 1).reset(0)
 
@@ -238,7 +240,7 @@ def test_check_takes_valid_actions_and_says_so() -> None:
     ],
 )
 def test_training_evaluating_acting_and_exporting_take_valid_actions_only(
-    masks: dict[str, str], settings: dict[str, Any], tmp_path: Path
+    masks: dict[str, Any], settings: dict[str, Any], tmp_path: Path
 ) -> None:
     """The environment raises when it is given another."""
     quick = QUICK | ({"replay": {"warmup": 64, "batch_size": 32}} if "algo" in settings else {})
@@ -303,7 +305,7 @@ def test_a_resumed_run_with_masks_and_mixed_actions_is_the_same(settings: dict[s
 
 @pytest.mark.parametrize("act", ["bits", "mixed"])
 def test_the_catch_is_learned_with_other_actions(act: str, tmp_path: Path) -> None:
-    settings = {"env": {"num_envs": 16, "kwargs": {"see": "state", "act": act, "size": 5}}}
+    settings: dict[str, Any] = {"env": {"num_envs": 16, "kwargs": {"see": "state", "act": act, "size": 5}}}
     settings |= {"ppo": {"horizon": 32, "minibatches": 4, "learning_rate": 3e-3, "entropy_coef": 0.01}}
     settings |= {
         "loop": {"total_steps": 30_000},

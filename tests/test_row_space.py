@@ -26,7 +26,10 @@ ACTION = spaces.Dict(
         "grip": spaces.Discrete(3, start=-1),
         "arm": spaces.Box(-2.0, 4.0, (2, 2), np.float64),
         "tools": spaces.Tuple(
-            [spaces.MultiBinary(2), spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[1, 1], [0, 7]])]
+            [
+                spaces.MultiBinary(2),
+                spaces.MultiDiscrete(np.array([[2, 3], [4, 5]]), start=np.array([[1, 1], [0, 7]])),
+            ]
         ),
         "gear": spaces.Box(0, 5, (1,), np.int64),
     }
@@ -42,13 +45,13 @@ def leaf(tree: Any, path: tuple[Any, ...]) -> Any:
 def test_numbers_alone_are_gymnasiums_flat_row() -> None:
     row = RowSpace(NUMBERS)
     assert not row.packed
-    flat = spaces.flatten_space(NUMBERS)
+    flat: Any = spaces.flatten_space(NUMBERS)
     np.testing.assert_array_equal(row.low, flat.low.astype(np.float32))
     np.testing.assert_array_equal(row.high, flat.high.astype(np.float32))
     NUMBERS.seed(0)
     for _ in range(20):
         obs = NUMBERS.sample()
-        np.testing.assert_array_equal(row.to_row(obs), spaces.flatten(NUMBERS, obs).astype(np.float32))
+        np.testing.assert_array_equal(row.to_row(obs), np.asarray(spaces.flatten(NUMBERS, obs)).astype(np.float32))
 
 
 def test_every_part_comes_out_of_a_row_of_bytes_as_it_went_in() -> None:
@@ -214,7 +217,7 @@ def test_a_space_that_is_no_set_of_numbers_is_refused() -> None:
         (spaces.Tuple(()), "nothing to see"),
         (spaces.Dict({MASK: spaces.MultiBinary(2)}), "nothing to see"),
         (spaces.Dict({"a.b": VECTOR, "a": spaces.Dict({"b": VECTOR})}), "two parts of one name"),
-        (spaces.Dict({("a", 1): VECTOR}), "must be text"),
+        (spaces.Dict({("a", 1): VECTOR}), "must be text"),  # type: ignore[dict-item]
     ],
 )
 def test_a_space_that_cannot_be_seen_is_refused_in_a_sentence(space: Any, message: str) -> None:
@@ -234,7 +237,7 @@ def test_empty_parts_single_numbers_and_texts_are_seen_and_described() -> None:
     row = RowSpace(raw)
     raw.seed(0)
     obs = raw.sample()
-    np.testing.assert_array_equal(row.to_row(obs), spaces.flatten(raw, obs).astype(np.float32))
+    np.testing.assert_array_equal(row.to_row(obs), np.asarray(spaces.flatten(raw, obs)).astype(np.float32))
     again = space_from(json.loads(json.dumps(describe_space(row))))
     assert again.shape == row.shape
 
