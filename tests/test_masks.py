@@ -49,6 +49,13 @@ def catch(num_envs: int = 3, workers: int = 0, action_masks: bool = True, **kwar
     return make_gym(config, num_envs)
 
 
+def made_of(env: VecEnv, rows: Tensor) -> Tensor:
+    """The masks in rows of observations."""
+    assert isinstance(env.obs_space, RowSpace)
+    assert env.obs_space.mask is not None
+    return env.obs_space.part_of(rows, env.obs_space.mask)
+
+
 def random_mask(space: Any, rows: int, generator: torch.Generator) -> Tensor:
     """With a valid entry in each choice."""
     choices = choice_slices(space)
@@ -179,7 +186,7 @@ def test_masks_from_a_key_an_info_and_a_method_are_the_same() -> None:
     envs.append(catch(see="state", masks="info", workers=2))
     rows = [env.reset(3) for env in envs]
     for _ in range(12):
-        masks = [env.obs_space.part_of(row, env.obs_space.mask) for env, row in zip(envs, rows, strict=True)]  # type: ignore
+        masks = [made_of(env, row) for env, row in zip(envs, rows, strict=True)]
         assert all(torch.equal(masks[0].float(), mask.float()) for mask in masks[1:])
         action = masks[0].float().argmax(1) + 5
         rows = [env.step(action).obs for env in envs]

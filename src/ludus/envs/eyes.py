@@ -4,15 +4,13 @@ import itertools
 from pathlib import Path
 from typing import Protocol
 
-import mujoco
 import numpy as np
 import torch
 from torch import Tensor
 
 from ludus.envs.cameras import Cameras, Motion
 from ludus.envs.sim import Simulator
-
-Rows = slice | Tensor  # all rows, or sorted indices
+from ludus.envs.sim_task import Rows
 
 
 class Eyes(Protocol):
@@ -53,7 +51,3 @@ class DrawnEyes:
 
     def close(self) -> None:
         self._cameras.close()
-
-
-def camera_ids(model: mujoco.MjModel, cameras: tuple[str, ...]) -> list[int]:
-    return [int(model.camera(name).id) for name in cameras]

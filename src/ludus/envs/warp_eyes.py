@@ -5,8 +5,8 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from ludus.envs.eyes import Rows, camera_ids
 from ludus.envs.sim import Simulator
+from ludus.envs.sim_task import Rows
 from ludus.envs.warp_sim import WarpSimulator
 
 
@@ -28,8 +28,8 @@ class WarpEyes:
                 use_shadows=False,
             )
         # Which of the drawn images is which camera's: they lie in the order of the model.
-        drawn = sorted(camera_ids(sim.model, cameras))
-        self._order = [drawn.index(camera) for camera in camera_ids(sim.model, cameras)]
+        ids = [int(sim.model.camera(name).id) for name in cameras]
+        self._order = [sorted(ids).index(camera) for camera in ids]
         packed = wp.to_torch(self._context.rgb_data.view(wp.int32))  # [sims, cameras · pixels]: one number a pixel
         self._bytes = packed.view(torch.uint8).view(sim.num_sims, len(cameras), size, size, 4)
 

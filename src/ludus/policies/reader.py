@@ -27,6 +27,7 @@ class Reader:
         self._images = [part for part in seen if part.kind == "image"]
         self.numbers = sum(part.size for part in self._vectors)
         self.image_shapes = {part.name: channels_first_shape(part.shape) for part in self._images}
+        self._scales = {part.name: 1 / _largest(part) for part in self._images}
         own = [space.columns_of(part) for part in self._vectors] if isinstance(space, RowSpace) else [slice(None)]
         self._columns = _joined(own)
         self._is_packed = isinstance(space, RowSpace) and space.packed
@@ -50,7 +51,10 @@ class Reader:
 
     def images_of(self, x: Prepared) -> dict[str, Tensor]:
         """[n, channels, height, width] each."""
-        return {part.name: to_unit(self._raw_image(x, part), part) for part in self._images}
+        return {
+            part.name: to_unit(self._raw_image(x, part), part.shape, self._scales[part.name])
+            for part in self._images
+        }
 
     def _raw_image(self, x: Prepared, part: Part) -> Tensor:
         if isinstance(x, dict):
@@ -110,12 +114,15 @@ def _channels_are_first(shape: tuple[int, ...]) -> bool:
     return first < last
 
 
-def to_unit(image: Tensor, part: Part) -> Tensor:
+def _largest(part: Part) -> float:
+    assert isinstance(part.space, gym.spaces.Box)
+    return float(np.max(part.space.high)) or 1.0
+
+
+def to_unit(image: Tensor, shape: tuple[int, ...], scale: float) -> Tensor:
     """[n, *shape] bytes → [n, channels, height, width] in 0 … 1."""
-    if not _channels_are_first(part.shape):
+    if not _channels_are_first(shape):
         image = image.movedim(-1, -3)
     if image.ndim == 5:
         image = image.flatten(1, 2)
-    assert isinstance(part.space, gym.spaces.Box)
-    largest = float(np.max(part.space.high)) or 1.0
-    return image.to(torch.get_default_dtype()).mul_(1 / largest)
+    return image.to(torch.get_default_dtype()).mul_(scale)
