@@ -55,8 +55,8 @@ CASES = {
         '{"env": {"num_envs": 512}, "ppo": {"horizon": 64, "minibatches": 4}, "policy": {"memory": "mingru"}}'
     ),
     "own network": (
-        '{"env": {"num_envs": 512}, "ppo": {"horizon": 64, "minibatches": 4}, "policy": {"memory": "none",'
-        ' "network": "network_modules:Remembers", "network_kwargs": {"width": 128}}}'
+        '{"env": {"num_envs": 512}, "ppo": {"horizon": 64, "minibatches": 4}, "policy": {'
+        '"network": "network_modules:Remembers", "network_kwargs": {"width": 128}}}'
     ),
     "memory, half-recorded segments, V-trace": (
         '{"env": {"num_envs": 500}, "ppo": {"horizon": 64, "segments": 2048, "minibatches": 4, "rho_clip": 1.0}}'
