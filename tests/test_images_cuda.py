@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from ludus.algorithms.ppo import PPO, PPOConfig
+from ludus.algorithms.on_policy.collector import Collector
+from ludus.algorithms.ppo.config import PPOConfig
+from ludus.algorithms.ppo.update import PPO
 from ludus.buffers.segments import SegmentSchedule
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.policy import PolicyConfig
-from ludus.training.collector import Collector
 from test_masks import catch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]

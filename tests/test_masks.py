@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import catch_env
 import ludus
-from ludus.algorithms.ppo_loss import Batch, loss_gradient
+from ludus.algorithms.ppo.loss import Batch, loss_gradient
 from ludus.envs.check import check_env
 from ludus.envs.gym import GymConfig, make_gym
 from ludus.envs.row_space import MASK, ActionRow, RowSpace, choice_slices

@@ -14,6 +14,7 @@ from torch import Tensor
 
 import ludus
 import replay_envs
+from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.data import DataConfig, read_episodes
 from ludus.data.recording import RecordConfig, record
 from ludus.envs.check import check_env
@@ -356,8 +357,8 @@ def test_the_plan_says_how_long_it_takes_and_what_the_replay_holds(tmp_path: Pat
 RRD: Settings = {"reward.method": "rrd"}
 LATE = {"delay": 5, "late": True}
 BAD: dict[str, tuple[str, str, Settings, str]] = {
-    "unknown algo": ("gym:CartPole-v1", "sca", {}, r"no algorithm 'sca'.*sac.*Known: ppo, distill, sac"),
-    "ppo, reward": ("gym:CartPole-v1", "ppo", RRD, "PPO learns from its own.*--reward.method rrd.*sac or td3"),
+    "unknown algo": ("gym:CartPole-v1", "sca", {}, r"no algorithm 'sca'.*sac.*Known: amp, distill, dqn"),
+    "ppo, reward": ("gym:CartPole-v1", "ppo", RRD, "PPO learns from its own.*sac or td3"),
     "ppo, data": ("gym:CartPole-v1", "ppo", {"data": "x.hdf5"}, "PPO learns from its own.*recorded episodes"),
     "reward, no data": ("rrd-libero", "", {}, "--data FILE; 'ludus record' makes some"),
     "reward, none": ("rrd-libero", "", {"data": "x.hdf5", "reward.method": "none"}, "reward.method none has none"),
@@ -390,8 +391,10 @@ def test_what_does_not_go_together_is_a_sentence_and_leaves_nothing_behind(tmp_p
 
 def test_an_algorithm_brings_its_own_defaults() -> None:
     dqn = find_preset("gym:CartPole-v1", "dqn").config
+    assert isinstance(dqn, ReplayTrainConfig)
     assert (dqn.algo, dqn.replay.polyak, dqn.env.num_envs) == ("dqn", 0.0, 1)
     td3 = find_preset("half-cheetah", "td3").config
+    assert isinstance(td3, ReplayTrainConfig)
     assert (td3.algo, td3.replay.train_target, td3.policy.hidden) == ("td3", 2, (256, 256))
     assert find_preset("half-cheetah", "ppo").config == find_preset("half-cheetah").config
 

@@ -177,7 +177,7 @@ def test_trust_01_a_configuration_file_may_name_what_the_command_line_names(
         ("subprocess:call", "a part of Python"),
         ("builtins:eval", "a part of Python"),
         ("torch:load", "defined in the package that is named|could not be made|cannot be called"),
-        ("ludus.config:load_config", "cannot be called"),
+        ("ludus.settings:load_config", "cannot be called"),
         ("gymnasium:Env", "not derived from VecEnv"),
         ("factories_of_strangers:rmtree", "is a function of 'shutil'"),
         ("factories_of_strangers:later", "is a function of 'os'|builtin_function_or_method"),

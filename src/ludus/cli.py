@@ -17,8 +17,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import tyro
 
 from ludus import __version__
-from ludus.config import SHORT_NAMES, TrainConfig, algo_in, load_config, names_in, settle
+from ludus.config import TrainConfig
 from ludus.errors import ConfigError, LudusError, did_you_mean, plain_text
+from ludus.settings import algo_in, load_config, names_in, refuse_foreign, settle, short_names
 from ludus.training.run_folder import FINAL, pointed_by
 from ludus.trust import require_trust_in_file
 
@@ -104,6 +105,7 @@ def _fail(message: str) -> None:
 # train and resume -------------------------------------------------------------------------------
 def _train(arguments: list[str]) -> None:
     """Train a preset, or any environment by its name."""
+    from ludus.algorithms.registry import algorithm_names
     from ludus.presets import all_presets, find_preset
     from ludus.runs import train
 
@@ -124,16 +126,17 @@ def _train(arguments: list[str]) -> None:
         require_trust_in_file(base, Path(file), typed, trust)
     # Keyword arguments of an environment go past the flags' types: a file may give any values.
     kwargs = _kwargs_of(base)
-    config = tyro.cli(
-        tyro.conf.AvoidSubcommands[TrainConfig],
+    refuse_foreign(base, _names_given(rest))  # settings of other algorithms, which the flags below do not know
+    config: TrainConfig = tyro.cli(
+        tyro.conf.AvoidSubcommands[type(base)],  # type: ignore[misc]
         default=_with_kwargs(base, {}),
         args=_with_short_names(rest),
         prog=f"ludus train {name}",
         description=(
-            f"{find_preset(name).summary} --algo sac, td3 or dqn brings its own defaults. Also: --config FILE "
-            "(settings from a YAML file, before the flags), --trust (import the code that such a file names), "
-            "--run-dir DIR (where the run goes), and without their "
-            f"section {', '.join('--' + short.replace('_', '-') for short in SHORT_NAMES)}."
+            f"{find_preset(name).summary} Another --algo ({', '.join(algorithm_names())}) brings settings and "
+            "defaults of its own. Also: --config FILE (settings from a YAML file, before the flags), --trust "
+            "(import the code that such a file names), --run-dir DIR (where the run goes), and without their "
+            f"section {', '.join('--' + short.replace('_', '-') for short in short_names())}."
         ),
     )
     config = settle(config, _names_given(rest))
@@ -210,7 +213,7 @@ def _with_short_names(arguments: list[str]) -> list[str]:
 
     def full(argument: str) -> str:
         flag, equals, value = argument.partition("=")
-        name = SHORT_NAMES.get(flag.removeprefix("--").replace("-", "_")) if flag.startswith("--") else None
+        name = short_names().get(flag.removeprefix("--").replace("-", "_")) if flag.startswith("--") else None
         return argument if name is None else f"--{name.replace('_', '-')}{equals}{value}"
 
     return [full(argument) for argument in arguments]
@@ -249,11 +252,12 @@ def _eval(arguments: list[str]) -> None:
 def _print_evaluation(
     run: Path, episodes: int, stochastic: bool, as_json: bool, seed: int | None, clips: str, trust: bool
 ) -> None:
+    from ludus.algorithms.registry import find_algorithm
     from ludus.logging.clip_table import clip_lines
     from ludus.logging.text import evaluation_line
     from ludus.runs import measure_run, run_config, run_folder
 
-    if run_config(run_folder(run)).algo == "reward":
+    if not find_algorithm(run_config(run_folder(run)).algo).acts:
         from ludus.rewards import held_out_metrics
 
         metrics = held_out_metrics(run)

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,22 +19,24 @@ import numpy as np
 import torch
 import yaml
 
-from ludus.config import PlainDumper, TrainConfig, apply_overrides, check_values, load_config, to_dict
+from ludus.algorithms.registry import Algorithm, find_algorithm, make_job, register_algorithm
+from ludus.config import TrainConfig, to_dict
 from ludus.envs import HumanoidConfig, make_eval_env, make_vec_env, sees_by_warp
-from ludus.envs.humanoid.catalogue import whole_names
 from ludus.envs.humanoid.task import HumanoidTask
 from ludus.envs.humanoid.trials import act_as_trained, on_clips
 from ludus.envs.vec import VecEnv, derive_seed
-from ludus.errors import CheckpointError, ConfigError, LudusError, listable
+from ludus.errors import CheckpointError, ConfigError, LudusError
 from ludus.files import is_temporary, persistently, read_json, write_whole
 from ludus.logging.clip_table import read_clip_table
 from ludus.logging.console import Console
 from ludus.logging.jsonl import JsonlSink, read_metrics, truncate_to
 from ludus.logging.reward_page import RewardTrace
 from ludus.logging.sinks import MetricSink, Tee
-from ludus.policies.making import find_network, name_of_network, refuse_network
+from ludus.policies.making import MakePolicy, find_network, name_of_network, refuse_kind, refuse_network
 from ludus.policies.policy import MakeNetwork, Policy
 from ludus.presets import find_preset
+from ludus.ranges import check_fields
+from ludus.settings import PlainDumper, apply_overrides, load_run_config, load_shared_config
 from ludus.training.callbacks import Callback
 from ludus.training.checkpoint import (
     best_checkpoint,
@@ -87,8 +88,10 @@ def train(
     given = {**settings, **(overrides or {})}
     if network is not None:
         given |= {"policy.network": name_of_network(network), "policy.network_kwargs": network_kwargs or {}}
-    algo = "" if config else str(given.pop("algo", ""))  # which brings defaults of its own
-    config = _with_whole_path(apply_overrides(config or find_preset(preset, algo).config, given))
+    algo = given.pop("algo", "") if config is None else ""  # which brings defaults of its own
+    if isinstance(algo, Algorithm):
+        algo = register_algorithm(algo).name
+    config = apply_overrides(config or find_preset(preset, algo).config, given).with_whole_paths()
     if config.log.wandb and importlib.util.find_spec("wandb") is None:  # before anything is written
         raise ConfigError("W&B logging is on, but the package is missing: `pip install 'ludus[wandb]'`.")
     folder = Path(run_dir) if run_dir else Path("runs") / preset.replace(":", "-") / _run_name(config.seed)
@@ -102,16 +105,6 @@ def train(
             trainer.run()
         _finish(trainer)
     return folder
-
-
-def _with_whole_path(config: TrainConfig) -> TrainConfig:
-    """Recorded data, clips of motion and a teacher are found again from any folder."""
-    if isinstance(config.env, HumanoidConfig):
-        config = replace(config, env=replace(config.env, clips=whole_names(config.env.clips)))
-    given = [Path(part.strip()).expanduser() for part in config.data.path.split(",") if part.strip()]
-    data = ",".join(listable(path.resolve()) for path in given)
-    teacher = config.distill.teacher and str(Path(config.distill.teacher).expanduser().resolve())
-    return replace(config, data=replace(config.data, path=data), distill=replace(config.distill, teacher=teacher))
 
 
 def resume(
@@ -177,7 +170,7 @@ def _trainer(
         _create_run(folder, config, facts)
         return False
 
-    return Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks, keep_folder)
+    return Trainer(config, folder, screen, _sinks(folder, config, screen), make_job, callbacks, keep_folder)
 
 
 def _finish(trainer: Trainer) -> None:
@@ -203,7 +196,7 @@ def _finish(trainer: Trainer) -> None:
 def _what_next(trainer: Trainer) -> list[str]:
     """Commands that make use of the run, ready to be copied."""
     config, folder = trainer.config, trainer.run_dir
-    if config.algo == "reward":
+    if not find_algorithm(config.algo).acts:
         used = {
             _command("eval", folder): "how good it is, on the episodes held out",
             f"ludus label FILE --run {shlex.quote(str(folder))}": "a copy of the data with this reward in it",
@@ -303,7 +296,9 @@ def _sinks(folder: Path, config: TrainConfig, screen: Console) -> Any:
             from ludus.logging.tensorboard import TensorBoardSink
 
             purge = step + 1 if step else None
-            if config.algo == "reward":  # the axis is the steps in the store, which do not grow: nothing to purge
+            if not find_algorithm(
+                config.algo
+            ).acts:  # the axis is the steps in the store, which do not grow: nothing to purge
                 sinks.append(TensorBoardSink(folder / "tb", axis="Timesteps"))
                 sinks.append(TensorBoardSink(folder / "tb" / "by_batch", purge_step=purge))
             else:
@@ -340,16 +335,21 @@ def run_folder(run: str | Path) -> Path:
 
 
 def run_config(folder: Path) -> TrainConfig:
-    """The configuration of a run, for reading. Nothing that it names may be imported: see `trusted_config`."""
-    config = load_config(folder / CONFIG, TrainConfig())
-    check_values(config)
+    """The configuration of a run, for reading. Nothing that it names may be imported: see `trusted_config`.
+
+    Of an algorithm that it names as "module:NAME" the sections are therefore left out.
+    """
+    shared = load_shared_config(folder / CONFIG)
+    config = shared if ":" in shared.algo else load_run_config(folder / CONFIG)
+    check_fields(config)
     return config
 
 
 def trusted_config(folder: Path, trust: bool) -> TrainConfig:
     """The same, with whose environments one may go on: what they import is this user's own, or trusted."""
-    config = run_config(folder)
-    require_trust(config, folder, trust)
+    require_trust(run_config(folder), folder, trust)
+    config = load_run_config(folder / CONFIG)
+    check_fields(config)
     return config
 
 
@@ -387,7 +387,11 @@ def load(run: str | Path, trust: bool = False, network: MakeNetwork | None = Non
             return refuse_network(name)
         return find_network(name)
 
-    return from_best(run, partial(load_policy, find_network=find))
+    def find_kind(kind: str) -> MakePolicy:
+        algorithm = find_algorithm(trusted_config(run_folder(run), trust).algo)
+        return algorithm.policy or refuse_kind(kind)
+
+    return from_best(run, partial(load_policy, find_network=find, find_kind=find_kind))
 
 
 def make_env(name: str, num_envs: int | None = None, evaluation: bool = False, **settings: Any) -> VecEnv:
@@ -450,7 +454,7 @@ def write_run_report(run: str | Path, trust: bool = False) -> Path:
     config = run_config(folder)
     replay, traces = None, list[RewardTrace]()
     try:
-        if config.algo == "reward":
+        if not find_algorithm(config.algo).acts:
             from ludus.rewards import reward_traces  # which imports this file
 
             traces = reward_traces(folder)
@@ -459,7 +463,7 @@ def write_run_report(run: str | Path, trust: bool = False) -> Path:
             ranked = [str(row["clip"]) for row in read_clip_table(folder)[1]]
             replay = record_replay(config.env, load(folder, trust), folder.resolve().parent.name, ranked=ranked)
     except LudusError as error:  # a run without a checkpoint, or a machine without a viewer, still has curves
-        print(f"No {'rewards' if config.algo == 'reward' else 'replay'}: {error}", file=sys.stderr)
+        print(f"No replay of what was learned: {error}", file=sys.stderr)
     return write_report(folder, replay, rewards=traces)
 
 

@@ -32,14 +32,9 @@ _MARK_BYTES = 10_000
 _KEY_BYTES = 32
 
 
-def modules_named_by(config: TrainConfig) -> tuple[str, ...]:
-    """Modules that a run with this configuration imports because the configuration says so."""
-    return tuple(dict.fromkeys((*getattr(config.env, "imports", ()), *config.policy.imports)))
-
-
 def require_trust(config: TrainConfig, run: Path, trust: bool) -> None:
     """Refuse to go on with a run that names code, unless this user trained it here or trusts it."""
-    modules = modules_named_by(config)
+    modules = config.imports
     if modules and not trust and not _has_valid_mark(run, config):
         raise _refusal(modules, str(run), "and it was not trained by you on this machine")
 
@@ -49,7 +44,7 @@ def require_trust_in_file(config: TrainConfig, file: Path, typed: TrainConfig, t
 
     The same means the same callable, too: another function of the user's own module might do harm.
     """
-    modules = modules_named_by(config)
+    modules = config.imports
     if modules and not trust and _callables(config) != _callables(typed):
         raise _refusal(modules, str(file), "for something that the command line does not name")
 
@@ -65,7 +60,7 @@ def _refusal(modules: Any, source: str, why: str) -> TrustError:
 # The mark ---------------------------------------------------------------------------------------
 def mark_as_ours(run: Path, config: TrainConfig) -> None:
     """Note that this user trains the run here. Where no key can be kept, the run will have to be trusted anew."""
-    if not modules_named_by(config):
+    if not config.imports:
         (run / MARK).unlink(missing_ok=True)  # of an earlier configuration
         return
     try:
@@ -96,7 +91,8 @@ def _has_valid_mark(run: Path, config: TrainConfig) -> bool:
 def _callables(config: TrainConfig) -> tuple[str, ...]:
     """What is imported and called."""
     env = config.env
-    return type(env).__name__, *(str(getattr(env, name, "")) for name in ("id", "factory")), config.policy.network
+    named = (*(str(getattr(env, name, "")) for name in ("id", "factory")), config.policy.network, config.algo)
+    return type(env).__name__, *named
 
 
 def _signature(key: bytes, config: TrainConfig) -> str:
@@ -104,10 +100,12 @@ def _signature(key: bytes, config: TrainConfig) -> str:
     signed: dict[str, Any] = {
         "kind": env.get("kind"),
         "names": {name: env[name] for name in ("id", "factory", "kwargs") if name in env},
-        "files": {module: _file_of(module) for module in modules_named_by(config)},
+        "files": {module: _file_of(module) for module in config.imports},
     }
     if config.policy.network:
         signed["network"] = [config.policy.network, config.policy.network_kwargs]
+    if ":" in config.algo:
+        signed["algorithm"] = config.algo
     return hmac.new(key, json.dumps(signed, sort_keys=True, default=repr).encode(), hashlib.sha256).hexdigest()
 
 

@@ -14,6 +14,9 @@ from ludus.policies.policy import MakeNetwork, Policy, PolicyConfig
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.policies.spaces import space_from
 
+# Observation space, action space and settings → a policy whose weights are loaded next.
+MakePolicy = Callable[[gym.spaces.Box, ActionSpace, PolicyConfig], Policy]
+
 
 def make_actor_critic(env: VecEnv, config: PolicyConfig, seed: int) -> ActorCritic:
     """A new policy for PPO whose weights `seed` alone determines; the global random stream is left untouched."""
@@ -55,8 +58,20 @@ def refuse_network(name: str) -> MakeNetwork:
     )
 
 
-def policy_from(description: dict[str, Any], find: Callable[[str], MakeNetwork] = refuse_network) -> Policy:
-    """The policy that `Policy.description` described, without its weights; `find` gives a network by its name."""
+def refuse_kind(kind: str) -> MakePolicy:
+    """For whoever loads a policy without knowing the algorithms of other packages."""
+    raise ConfigError(f"There is no policy of the kind {plain_text(kind, 200)!r}.")
+
+
+def policy_from(
+    description: dict[str, Any],
+    find: Callable[[str], MakeNetwork] = refuse_network,
+    find_kind: Callable[[str], MakePolicy] = refuse_kind,
+) -> Policy:
+    """The policy that `Policy.description` described, without its weights.
+
+    `find` gives a network by its name, `find_kind` what makes policies of a kind that is not of Ludus.
+    """
     config = dict(description["config"])
     for name in ("hidden", "actor_parts", "critic_parts"):
         if name in config:  # older ones have no parts
@@ -65,4 +80,6 @@ def policy_from(description: dict[str, Any], find: Callable[[str], MakeNetwork] 
     if description["kind"] == ActorCritic.kind:
         network = find(str(config["network"])) if config.get("network") else None
         return ActorCritic(obs_space, action_space, PolicyConfig(**config), network)
-    return ReplayPolicy(description["kind"], obs_space, action_space, PolicyConfig(**config))  # refuses others
+    if description["kind"] in ReplayPolicy.kinds:
+        return ReplayPolicy(description["kind"], obs_space, action_space, PolicyConfig(**config))
+    return find_kind(str(description["kind"]))(obs_space, action_space, PolicyConfig(**config))

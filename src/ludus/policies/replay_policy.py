@@ -19,6 +19,7 @@ class ReplayPolicy(Policy):
     """Acts by the head of its algorithm. DQN's is its Q-network itself."""
 
     head: ReplayHead
+    kinds = ("sac", "td3", "dqn")
 
     def __init__(
         self, kind: str, obs_space: gym.spaces.Box, action_space: ActionSpace, config: PolicyConfig

@@ -2,9 +2,8 @@
 
 import importlib
 from dataclasses import dataclass, replace
-from typing import cast, get_args
 
-from ludus.algorithms.replay_config import Algorithm
+from ludus.algorithms.registry import find_algorithm
 from ludus.config import TrainConfig
 from ludus.errors import ConfigError, did_you_mean
 
@@ -44,14 +43,11 @@ def find_preset(name: str, algo: str = "") -> Preset:
     preset = _find(name)
     if not algo:
         return preset
-    if algo not in get_args(Algorithm):
-        known = ", ".join(get_args(Algorithm))
-        raise ConfigError(
-            f"There is no algorithm {algo!r}.{did_you_mean(algo, get_args(Algorithm))} Known: {known}."
-        )
-    from ludus.presets.replay import with_algo
-
-    return replace(preset, config=with_algo(preset.config, cast(Algorithm, algo)))
+    algorithm = find_algorithm(algo)
+    if algo == preset.config.algo:
+        return preset
+    # By the name that was given: one of the user's is found again as "module:NAME".
+    return replace(preset, config=replace(algorithm.adapt(preset.config), algo=algo))
 
 
 def _find(name: str) -> Preset:

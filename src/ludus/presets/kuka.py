@@ -2,14 +2,14 @@
 
 import dataclasses
 
-from ludus.algorithms.distill import DistillConfig
-from ludus.algorithms.ppo import PPOConfig
-from ludus.config import EvalConfig, LoopConfig, TrainConfig
+from ludus.algorithms.distill.config import DistillConfig, DistillTrainConfig
+from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
+from ludus.config import EvalConfig, LoopConfig, convert
 from ludus.envs.kuka.task import KukaConfig
 from ludus.policies.policy import PolicyConfig
 from ludus.presets import Preset
 
-_PICK_PLACE = TrainConfig(
+_PICK_PLACE = PPOTrainConfig(
     groups=2,
     env=KukaConfig(num_envs=256),
     policy=PolicyConfig(hidden=(128, 128), initial_std=0.7),
@@ -56,9 +56,9 @@ _PIXELS = dataclasses.replace(
 )
 
 # On two cores a teacher that knows the state makes up for what a GPU's many arms would find out.
-_DISTILL = dataclasses.replace(
+_DISTILL = convert(
     _PIXELS,
-    algo="distill",
+    DistillTrainConfig,
     device="cpu",
     precision="float32",
     torch_threads=2,

@@ -40,7 +40,7 @@ from ludus.files import (
     sync_folder,
     temporary_beside,
 )
-from ludus.policies.making import policy_from, refuse_network
+from ludus.policies.making import MakePolicy, policy_from, refuse_kind, refuse_network
 from ludus.policies.policy import MakeNetwork, Policy
 from ludus.policies.reward import RewardModel
 from ludus.training.run_folder import BEST, CHECKPOINT_NAME, checkpoint_folders, point, pointed_by
@@ -299,13 +299,21 @@ def newest_intact(folder: Path, warn: Callable[[str], None], to_resume: bool = T
     raise CheckpointError(f"There is no checkpoint in {folder}.")
 
 
-def load_policy(checkpoint: Path, find_network: Callable[[str], MakeNetwork] = refuse_network) -> Policy:
-    """The policy alone, ready to act. `find_network` gives a network of the user's by its name."""
+def load_policy(
+    checkpoint: Path,
+    find_network: Callable[[str], MakeNetwork] = refuse_network,
+    find_kind: Callable[[str], MakePolicy] = refuse_kind,
+) -> Policy:
+    """The policy alone, ready to act.
+
+    `find_network` gives a network of the user's by its name, `find_kind` what makes policies of another kind than
+    those of Ludus.
+    """
     if not (checkpoint / "policy.json").exists() and (checkpoint / "reward.json").exists():
         raise CheckpointError(
             f"{checkpoint} holds a reward and no policy: 'ludus label' and 'ludus report' use it; nothing acts."
         )
-    return _load_model(checkpoint / "policy", partial(policy_from, find=find_network))
+    return _load_model(checkpoint / "policy", partial(policy_from, find=find_network, find_kind=find_kind))
 
 
 M = TypeVar("M", Policy, RewardModel)

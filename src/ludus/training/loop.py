@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ludus.config import TrainConfig, check_config
+from ludus.config import TrainConfig
 from ludus.envs.vec import State
 from ludus.errors import (
     MALFORMED,
@@ -102,20 +102,21 @@ class Trainer:
         run_dir: Path,
         console: Console,
         make_sinks: Callable[[int, int], Tee],
+        make_job: Callable[[TrainConfig, torch.device], Job],
         callbacks: Sequence[Callback] = (),
         keep_folder: Callable[[], bool] = lambda: True,
     ) -> None:
         """`keep_folder` puts back what the run folder lacks, before a checkpoint; False if it had to."""
         self.config, self.run_dir, self.console = config, run_dir, console
         self.callbacks = list(callbacks)
-        check_config(config)
+        config.check()
         self.counters = Counters()
         device = find_device(config.device)
         torch.set_num_threads(config.torch_threads)
         torch.set_float32_matmul_precision(PRECISIONS[config.precision])
         self.job = make_job(config, device)
         self.plan = self.job.plan
-        self._make_sinks, self._keep_folder = make_sinks, keep_folder
+        self._make_job, self._make_sinks, self._keep_folder = make_job, make_sinks, keep_folder
         self._unsaved = 0  # checkpoints in a row that could not be written
         self._batch_log = BatchLog(run_dir / "R_loss.f32")
         self._row_at = (time.perf_counter(), 0)  # when and at which step the last row was written
@@ -482,7 +483,7 @@ class Trainer:
         device = self.job.device
         self.job.close()
         del self.job  # before another takes as much memory
-        self.job = make_job(self.config, device)
+        self.job = self._make_job(self.config, device)
         self.counters = Counters()
 
     def close(self) -> None:
@@ -490,25 +491,6 @@ class Trainer:
         self.job.close()
         if hasattr(self, "sinks"):
             self.sinks.close()
-
-
-def make_job(config: TrainConfig, device: torch.device) -> Job:
-    """What the configuration says is to be done."""
-    if config.algo == "ppo":
-        from ludus.training.imitation import make_on_policy_job
-
-        return make_on_policy_job(config, device)
-    if config.algo == "distill":
-        from ludus.training.distillation import DistillJob
-
-        return DistillJob(config, device)
-    if config.algo == "reward":
-        from ludus.training.reward_only import RewardJob
-
-        return RewardJob(config, device)
-    from ludus.training.off_policy import make_replay_job
-
-    return make_replay_job(config, device)
 
 
 def find_device(name: str) -> torch.device:

@@ -1,7 +1,8 @@
 """Settings of the humanoid's tasks."""
 
+import dataclasses
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from ludus.ranges import MOST_ENVS, MOST_THREADS, SHARE, Range
 
@@ -72,3 +73,9 @@ class HumanoidConfig:
     """Weight of the newest evaluation's failures against those before."""
     eval_starts: Annotated[int, Range(1, 10_000)] = 8
     """Starts of every looping clip in an evaluation, spread over its cycle; others start at their beginning."""
+
+    def with_whole_paths(self) -> Self:
+        """The same, with clips that are found again from any folder."""
+        from ludus.envs.humanoid.catalogue import whole_names  # which reads many formats
+
+        return dataclasses.replace(self, clips=whole_names(self.clips))
