@@ -1,4 +1,6 @@
-"""A batched environment of your own: points on a line that have to reach their marks. The comments mark usual mistakes.
+"""A batched environment of your own: points on a line that have to reach their marks.
+
+The comments mark usual mistakes.
 
     cd examples
     ludus check vec:batched_environment:Follow
