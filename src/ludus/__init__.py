@@ -6,12 +6,12 @@ policy = ludus.load(run)
 action = policy.act(obs, deterministic=True)
 """
 
-__version__ = "0.1.0"
-
 from ludus import nn
 from ludus.envs.registration import register_environments
-from ludus.runs import load, make_env, resume, train
+from ludus.runs import make_env, resume, train
+from ludus.saved_run import load
 from ludus.training.callbacks import Callback
+from ludus.version import __version__
 
 register_environments()
 

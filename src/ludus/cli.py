@@ -16,11 +16,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import tyro
 
-from ludus import __version__
 from ludus.config import SHORT_NAMES, TrainConfig, algo_in, load_config, names_in, settle
 from ludus.errors import ConfigError, LudusError, did_you_mean, plain_text
 from ludus.training.run_folder import FINAL, pointed_by
 from ludus.trust import require_trust_in_file
+from ludus.version import __version__
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
                 errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)  # fmt: skip
@@ -47,7 +47,7 @@ Train policies with one loop, from two CPU cores to a GPU.
 'ludus COMMAND --help' tells more. Version {version}."""
 
 if TYPE_CHECKING:
-    from ludus.presets import Preset
+    from ludus.presets.preset import Preset
 
 Flag = tyro.conf.FlagCreatePairsOff
 
@@ -251,7 +251,8 @@ def _print_evaluation(
 ) -> None:
     from ludus.logging.clip_table import clip_lines
     from ludus.logging.text import evaluation_line
-    from ludus.runs import measure_run, run_config, run_folder
+    from ludus.runs import measure_run
+    from ludus.saved_run import run_config, run_folder
 
     if run_config(run_folder(run)).algo == "reward":
         from ludus.rewards import held_out_metrics

@@ -2,17 +2,15 @@
 
 import importlib.util
 import json
-import os
 import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium
 import mujoco
@@ -20,32 +18,26 @@ import numpy as np
 import torch
 import yaml
 
-from ludus.config import PlainDumper, TrainConfig, apply_overrides, check_values, load_config, to_dict
+from ludus.config import PlainDumper, TrainConfig, apply_overrides, to_dict
 from ludus.envs import HumanoidConfig, make_eval_env, make_vec_env, sees_by_warp
 from ludus.envs.humanoid.catalogue import whole_names
 from ludus.envs.humanoid.task import HumanoidTask
 from ludus.envs.humanoid.trials import act_as_trained, on_clips
 from ludus.envs.vec import VecEnv, derive_seed
-from ludus.errors import CheckpointError, ConfigError, LudusError, listable
+from ludus.errors import ConfigError, LudusError, listable
 from ludus.files import is_temporary, persistently, read_json, write_whole
 from ludus.logging.clip_table import read_clip_table
 from ludus.logging.console import Console
 from ludus.logging.jsonl import JsonlSink, read_metrics, truncate_to
 from ludus.logging.reward_page import RewardTrace
 from ludus.logging.sinks import MetricSink, Tee
-from ludus.policies.making import find_network, name_of_network, refuse_network
-from ludus.policies.policy import MakeNetwork, Policy
+from ludus.policies.fit import refuse_misfit
+from ludus.policies.making import name_of_network
+from ludus.policies.policy import MakeNetwork
 from ludus.presets import find_preset
+from ludus.saved_run import load, run_config, run_folder, trusted_config
 from ludus.training.callbacks import Callback
-from ludus.training.checkpoint import (
-    best_checkpoint,
-    checkpoints_in,
-    clear_leftovers,
-    load_policy,
-    newest_intact,
-    problem_of,
-    refuse_misfit,
-)
+from ludus.training.checkpoint import checkpoints_in, clear_leftovers, newest_intact
 from ludus.training.evaluator import Evaluation, evaluate
 from ludus.training.loop import Trainer
 from ludus.training.run_folder import (
@@ -54,13 +46,12 @@ from ludus.training.run_folder import (
     FINAL,
     point,
     pointed_by,
-    refuse_strange_files,
     taken_names,
 )
 from ludus.training.run_lock import run_lock
 from ludus.trust import MARK, is_mark, mark_as_ours, require_trust
+from ludus.version import __version__
 
-T = TypeVar("T")
 _FACTS = "run.json"
 _FACTS_BYTES = 1_000_000
 
@@ -288,8 +279,6 @@ def _run_name(seed: int) -> str:
 
 
 def _versions() -> dict[str, str]:
-    from ludus import __version__
-
     packages = {"torch": torch, "mujoco": mujoco, "gymnasium": gymnasium, "numpy": np}
     return {"ludus": __version__} | {name: str(module.__version__) for name, module in packages.items()}
 
@@ -324,72 +313,7 @@ def _wandb_sink(folder: Path, config: TrainConfig) -> MetricSink:
     return sink
 
 
-# Reading a run ----------------------------------------------------------------------------------
-def run_folder(run: str | Path) -> Path:
-    """The path, if there is a run in which nothing leads elsewhere."""
-    folder = Path(run)
-    try:
-        if not folder.exists():
-            raise CheckpointError(f"There is no run folder {folder}.")
-        if not os.path.lexists(folder / CONFIG):
-            raise CheckpointError(f"{folder} is not a run of Ludus: it has no {CONFIG}.")
-        refuse_strange_files(folder)
-    except OSError as error:
-        raise CheckpointError(f"{folder} cannot be read: {error.strerror}.") from error
-    return folder
-
-
-def run_config(folder: Path) -> TrainConfig:
-    """The configuration of a run, for reading. Nothing that it names may be imported: see `trusted_config`."""
-    config = load_config(folder / CONFIG, TrainConfig())
-    check_values(config)
-    return config
-
-
-def trusted_config(folder: Path, trust: bool) -> TrainConfig:
-    """The same, with whose environments one may go on: what they import is this user's own, or trusted."""
-    config = run_config(folder)
-    require_trust(config, folder, trust)
-    return config
-
-
-def _best_checkpoint(folder: Path) -> Path:
-    """The best checkpoint of a run if its models are intact, else the newest of which they are."""
-    best = best_checkpoint(folder / CHECKPOINTS)
-    if best is not None and problem_of(best, to_resume=False) is None:
-        return best
-    return newest_intact(folder / CHECKPOINTS, lambda text: print(text, file=sys.stderr), to_resume=False)
-
-
-def from_best(run: str | Path, read: Callable[[Path], T]) -> T:
-    """What `read` finds in the best checkpoint of a run, which a training may replace by a better one."""
-    folder = run_folder(run)
-    checkpoint = _best_checkpoint(folder)
-    while True:
-        try:
-            return read(checkpoint)
-        except CheckpointError:
-            tried, checkpoint = checkpoint, _best_checkpoint(folder)
-            if checkpoint == tried:
-                raise
-
-
-def load(run: str | Path, trust: bool = False, network: MakeNetwork | None = None) -> Policy:
-    """The best policy of a run: `ludus.load(RUN).act(obs)`, with a memory `.actor()` and its `act`.
-
-    A network of the user's is imported by its name as `trust` allows (see `resume`), or given as `network`.
-    """
-
-    def find(name: str) -> MakeNetwork:
-        if network is not None:
-            return network
-        if trusted_config(run_folder(run), trust).policy.network != name:
-            return refuse_network(name)
-        return find_network(name)
-
-    return from_best(run, partial(load_policy, find_network=find))
-
-
+# Acting and measuring ----------------------------------------------------------------------------
 def make_env(name: str, num_envs: int | None = None, evaluation: bool = False, **settings: Any) -> VecEnv:
     """A batch of environments: `ludus.make_env("kuka-pick-place", num_envs=64)`."""
     config = apply_overrides(find_preset(name).config, {f"env.{key}": value for key, value in settings.items()})
@@ -451,7 +375,7 @@ def write_run_report(run: str | Path, trust: bool = False) -> Path:
     replay, traces = None, list[RewardTrace]()
     try:
         if config.algo == "reward":
-            from ludus.rewards import reward_traces  # which imports this file
+            from ludus.rewards import reward_traces
 
             traces = reward_traces(folder)
         else:

@@ -19,8 +19,8 @@ from ludus.envs.vec import Step, VecEnv
 from ludus.errors import LudusError
 from ludus.logging import replay as replays
 from ludus.logging import viewer
+from ludus.policies.fit import refuse_misfit
 from ludus.policies.policy import Actor, Policy
-from ludus.training.checkpoint import refuse_misfit
 
 Frame = dict[str, Any]  # qpos, mocap_pos, mocap_quat
 _SEED = 90_210  # of the episodes shown

@@ -110,7 +110,7 @@ def _policy(source: str) -> tuple[Act, Callable[[Tensor], None], KukaConfig]:
     """(what acts, what is told of episodes' ends, the task)."""
     if source == SCRIPTED:
         return scripted_action, lambda ended: None, KukaConfig()
-    from ludus.runs import load, run_config, run_folder
+    from ludus.saved_run import load, run_config, run_folder
 
     folder = run_folder(source)
     env_config = run_config(folder).env

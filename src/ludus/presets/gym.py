@@ -7,7 +7,8 @@ from ludus.algorithms.ppo import PPOConfig
 from ludus.config import EvalConfig, LoopConfig, TrainConfig
 from ludus.envs.gym import GymConfig, find_spec
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset, locomotion
+from ludus.presets import locomotion
+from ludus.presets.preset import Preset
 
 _DEFAULT = TrainConfig(
     policy=PolicyConfig(hidden=(64, 64)),

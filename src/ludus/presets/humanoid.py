@@ -7,7 +7,7 @@ from ludus.algorithms.ppo import PPOConfig
 from ludus.config import EvalConfig, LoopConfig, TrainConfig
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset
+from ludus.presets.preset import Preset
 
 _MIMIC = TrainConfig(
     groups=2,

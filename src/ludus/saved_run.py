@@ -1,0 +1,83 @@
+"""A run as it lies on the disk: its folder, its configuration, its best policy."""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from ludus.config import TrainConfig, check_values, load_config
+from ludus.errors import CheckpointError
+from ludus.policies.making import find_network, refuse_network
+from ludus.policies.policy import MakeNetwork, Policy
+from ludus.training.checkpoint import best_checkpoint, load_policy, newest_intact, problem_of
+from ludus.training.run_folder import CHECKPOINTS, CONFIG, refuse_strange_files
+from ludus.trust import require_trust
+
+T = TypeVar("T")
+
+
+def run_folder(run: str | Path) -> Path:
+    """The path, if there is a run in which nothing leads elsewhere."""
+    folder = Path(run)
+    try:
+        if not folder.exists():
+            raise CheckpointError(f"There is no run folder {folder}.")
+        if not os.path.lexists(folder / CONFIG):
+            raise CheckpointError(f"{folder} is not a run of Ludus: it has no {CONFIG}.")
+        refuse_strange_files(folder)
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {error.strerror}.") from error
+    return folder
+
+
+def run_config(folder: Path) -> TrainConfig:
+    """The configuration of a run, for reading. Nothing that it names may be imported: see `trusted_config`."""
+    config = load_config(folder / CONFIG, TrainConfig())
+    check_values(config)
+    return config
+
+
+def trusted_config(folder: Path, trust: bool) -> TrainConfig:
+    """The same, with whose environments one may go on: what they import is this user's own, or trusted."""
+    config = run_config(folder)
+    require_trust(config, folder, trust)
+    return config
+
+
+def _best_checkpoint(folder: Path) -> Path:
+    """The best checkpoint of a run if its models are intact, else the newest of which they are."""
+    best = best_checkpoint(folder / CHECKPOINTS)
+    if best is not None and problem_of(best, to_resume=False) is None:
+        return best
+    return newest_intact(folder / CHECKPOINTS, lambda text: print(text, file=sys.stderr), to_resume=False)
+
+
+def from_best(run: str | Path, read: Callable[[Path], T]) -> T:
+    """What `read` finds in the best checkpoint of a run, which a training may replace by a better one."""
+    folder = run_folder(run)
+    checkpoint = _best_checkpoint(folder)
+    while True:
+        try:
+            return read(checkpoint)
+        except CheckpointError:
+            tried, checkpoint = checkpoint, _best_checkpoint(folder)
+            if checkpoint == tried:
+                raise
+
+
+def load(run: str | Path, trust: bool = False, network: MakeNetwork | None = None) -> Policy:
+    """The best policy of a run: `ludus.load(RUN).act(obs)`, with a memory `.actor()` and its `act`.
+
+    A network of the user's is imported by its name as `trust` allows (see `resume`), or given as `network`.
+    """
+
+    def find(name: str) -> MakeNetwork:
+        if network is not None:
+            return network
+        if trusted_config(run_folder(run), trust).policy.network != name:
+            return refuse_network(name)
+        return find_network(name)
+
+    return from_best(run, partial(load_policy, find_network=find))
