@@ -15,7 +15,6 @@ from torch import Tensor
 import ludus
 import replay_envs
 from ludus.data import DataConfig, read_episodes
-from ludus.data.recording import RecordConfig, record
 from ludus.envs.check import check_env
 from ludus.envs.episodic import EpisodicReward
 from ludus.envs.vec import VecEnv
@@ -23,6 +22,7 @@ from ludus.errors import CheckpointError, ConfigError, DataError, EnvError
 from ludus.export import export_onnx
 from ludus.logging.console import Console
 from ludus.presets import find_preset
+from ludus.recording import RecordConfig, record
 from ludus.runs import evaluate_run
 from ludus.training.checkpoint import load_reward, newest_intact
 from ludus.training.loop import Trainer

@@ -2,6 +2,7 @@
 
 import json as json_format
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +14,10 @@ from ludus.data.config import DataConfig
 from ludus.data.files import data_files
 from ludus.data.info import describe
 from ludus.data.info_text import info_text
-from ludus.data.recording import RecordConfig, throttled
-from ludus.data.recording import record as record_episodes
 from ludus.envs.check import Finding, format_findings
 from ludus.errors import ConfigError, DataError, did_you_mean
+from ludus.recording import RecordConfig
+from ludus.recording import record as record_episodes
 
 _USAGE = """usage: ludus data info FILE… [--json]
 
@@ -92,7 +93,20 @@ def _progress_line() -> Iterator[Callable[[str], None]]:
         print(start + text, end=end, file=sys.stderr, flush=True)
 
     try:
-        yield throttled(write, 0.2 if terminal else 10.0)
+        yield _throttled(write, 0.2 if terminal else 10.0)
     finally:
         if terminal:
             print(start, end="", file=sys.stderr, flush=True)
+
+
+def _throttled(write: Callable[[str], None], seconds: float = 1.0) -> Callable[[str], None]:
+    """Passes a message on at most every so many seconds."""
+    last = time.monotonic()
+
+    def report(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= seconds:
+            last = time.monotonic()
+            write(text)
+
+    return report
