@@ -18,9 +18,10 @@ MAP = {
     "version": "",
     "files": "errors",
     "ranges": "errors",
+    "display": "",
     "graphs": "errors",
-    "envs": "errors files ranges",
-    "logging": "errors files",  # what is shown is handed to it: it asks neither training nor algorithms
+    "envs": "display errors files ranges",
+    "logging": "display errors files",  # what is shown is handed to it: it asks neither training nor algorithms
     "policies": "envs.vec envs.row_space envs.importing errors ranges",
     "nn": "policies",
     "buffers": "envs.vec errors",

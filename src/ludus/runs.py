@@ -19,15 +19,14 @@ import torch
 import yaml
 
 from ludus.config import PlainDumper, TrainConfig, apply_overrides, to_dict
-from ludus.envs import HumanoidConfig, make_eval_env, make_vec_env, sees_by_warp
+from ludus.envs import HumanoidConfig, display_of, make_vec_env, sees_by_warp
 from ludus.envs.humanoid.catalogue import whole_names
-from ludus.envs.humanoid.task import HumanoidTask
-from ludus.envs.humanoid.trials import act_as_trained, on_clips
+from ludus.envs.showing import make_shown_env, make_trial_env
 from ludus.envs.vec import VecEnv, derive_seed
 from ludus.errors import ConfigError, LudusError, listable
 from ludus.files import is_temporary, persistently, read_json, write_whole
-from ludus.logging.clip_table import read_clip_table
 from ludus.logging.console import Console
+from ludus.logging.episode_table import ranked_kinds
 from ludus.logging.jsonl import JsonlSink, read_metrics, truncate_to
 from ludus.logging.reward_page import RewardTrace
 from ludus.logging.sinks import MetricSink, Tee
@@ -168,6 +167,7 @@ def _trainer(
         _create_run(folder, config, facts)
         return False
 
+    screen.state.display = display_of(config.env)
     return Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks, keep_folder)
 
 
@@ -200,12 +200,10 @@ def _what_next(trainer: Trainer) -> list[str]:
             f"ludus label FILE --run {shlex.quote(str(folder))}": "a copy of the data with this reward in it",
         }
     else:
-        follows = isinstance(config.env, HumanoidConfig) and config.env.goal == "track"
-        measured = _command("eval", folder) if follows else f"{_command('eval', folder)} --episodes 200"
-        used = {
-            measured: "how good it is, clip by clip" if follows else "how good it is, on new starts",
-            _command("play", folder): "watch it in the browser",
-        }
+        measured, starts = f"{_command('eval', folder)} --episodes 200", "on new starts"
+        if table := display_of(config.env).table:  # then the starts are fixed, and so is their number
+            measured, starts = _command("eval", folder), f"{table.kind} by {table.kind}"
+        used = {measured: f"how good it is, {starts}", _command("play", folder): "watch it in the browser"}
     used[_command("report", folder)] = f"all in one page: {folder}/report.html"
     if config.log.tensorboard:
         used[f"tensorboard --logdir {shlex.quote(str(folder / 'tb'))}"] = "all metrics"
@@ -352,11 +350,9 @@ def measure_run(
     seen_there = config.device != "cpu" and torch.cuda.is_available() and sees_by_warp(config.env, "cuda")
     device = torch.device("cuda" if seen_there else "cpu")
     policy = load(folder, trust).to(device)
-    env = make_eval_env(on_clips(config.env, clips) if clips else config.env, episodes, device)
+    env = make_trial_env(config.env, clips, episodes, device)
     try:
         refuse_misfit(policy, env)
-        if isinstance(env, HumanoidTask) and isinstance(config.env, HumanoidConfig):
-            act_as_trained(env, config.env)
         stream = derive_seed(config.seed if seed is None else seed, 5)
         result = evaluate(policy, env, episodes, stream, deterministic, max_steps=config.eval.max_steps)
         return result, env.tabulate(result.metrics, result.labels)
@@ -372,6 +368,7 @@ def write_run_report(run: str | Path, trust: bool = False) -> Path:
 
     folder = run_folder(run)
     config = run_config(folder)
+    display = display_of(config.env)
     replay, traces = None, list[RewardTrace]()
     try:
         if config.algo == "reward":
@@ -380,11 +377,11 @@ def write_run_report(run: str | Path, trust: bool = False) -> Path:
             traces = reward_traces(folder)
         else:
             require_trust(config, folder, trust)
-            ranked = [str(row["clip"]) for row in read_clip_table(folder)[1]]
+            ranked = ranked_kinds(display.table, folder)
             replay = record_replay(config.env, load(folder, trust), folder.resolve().parent.name, ranked=ranked)
     except LudusError as error:  # a run without a checkpoint, or a machine without a viewer, still has curves
         print(f"No {'rewards' if config.algo == 'reward' else 'replay'}: {error}", file=sys.stderr)
-    return write_report(folder, replay, rewards=traces)
+    return write_report(folder, replay, rewards=traces, display=display)
 
 
 def play_run(
@@ -399,11 +396,11 @@ def play_run(
 
     Of a humanoid: following `clips`, by default those it was trained on, its ghost `beside` metres away.
     """
-    from ludus.viewing import drawable_env, play_live
+    from ludus.viewing import play_live
 
     folder = run_folder(run)
     trained, policy = trusted_config(folder, trust).env, load(folder, trust)
-    env = drawable_env(on_clips(trained, clips) if clips else trained, trained, beside)
+    env = make_shown_env(trained, clips, beside)
     try:
         refuse_misfit(policy, env)
         play_live(env, policy, folder.resolve().parent.name, port, seconds)

@@ -41,12 +41,14 @@ def evaluate(arguments: list[str]) -> None:
 def _print_evaluation(
     run: Path, episodes: int, stochastic: bool, as_json: bool, seed: int | None, clips: str, trust: bool
 ) -> None:
-    from ludus.logging.clip_table import clip_lines
+    from ludus.envs import display_of
+    from ludus.logging.episode_table import table_lines
     from ludus.logging.text import evaluation_line
     from ludus.runs import measure_run
     from ludus.saved_run import run_config, run_folder
 
-    if run_config(run_folder(run)).algo == "reward":
+    config = run_config(run_folder(run))
+    if config.algo == "reward":
         from ludus.rewards import held_out_metrics
 
         metrics = held_out_metrics(run)
@@ -59,10 +61,11 @@ def _print_evaluation(
         table = {"rows": rows} if rows else {}
         print(json.dumps({"success_rate": None, **summary, **table}))  # the first is there for every environment
         return
-    line = evaluation_line({f"eval/{name}": value for name, value in summary.items()})
+    display = display_of(config.env)
+    line = evaluation_line({f"eval/{name}": value for name, value in summary.items()}, display=display)
     print(f"{'sampled' if stochastic else 'deterministic'} actions: {line}")
-    if rows:
-        print("", *clip_lines(rows), sep="\n")
+    if rows and display.table:
+        print("", *table_lines(display.table, rows), sep="\n")
 
 
 def play(arguments: list[str]) -> None:
