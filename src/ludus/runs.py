@@ -20,6 +20,7 @@ import yaml
 
 from ludus.config import PlainDumper, TrainConfig, apply_overrides, to_dict
 from ludus.envs import HumanoidConfig, display_of, make_vec_env, sees_by_warp
+from ludus.envs.abilities import tabulate
 from ludus.envs.humanoid.catalogue import whole_names
 from ludus.envs.showing import make_shown_env, make_trial_env
 from ludus.envs.vec import VecEnv, derive_seed
@@ -355,7 +356,7 @@ def measure_run(
         refuse_misfit(policy, env)
         stream = derive_seed(config.seed if seed is None else seed, 5)
         result = evaluate(policy, env, episodes, stream, deterministic, max_steps=config.eval.max_steps)
-        return result, env.tabulate(result.metrics, result.labels)
+        return result, tabulate(env, result.metrics, result.labels)
     finally:
         env.close()
 

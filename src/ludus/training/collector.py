@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ludus.buffers.segments import SegmentBuffer, Segments, SegmentSchedule
+from ludus.envs.abilities import adapt, lessons_of, load_lessons
 from ludus.envs.row_space import RowSpace
 from ludus.envs.vec import (
     EpisodeStats,
@@ -289,13 +290,13 @@ class Collector:
     # Metrics and state --------------------------------------------------------------------------
     def lessons(self) -> list[State]:
         """What evaluations have taught each group."""
-        return [group.env.lessons() for group in self.groups]
+        return [lessons_of(group.env) for group in self.groups]
 
     def begin_at(self, update: int, lessons: list[State]) -> None:
         """Record the segments of this update from their first step on: what was recorded of them is lost."""
         for group, learned in zip(self.groups, lessons, strict=False):  # older checkpoints have none
             if learned:
-                group.env.load_lessons(learned)
+                load_lessons(group.env, learned)
                 self._begin_anew(group)
         self.buffer.time = self.schedule.start(update * self.schedule.segments)
 
@@ -306,7 +307,7 @@ class Collector:
     def adapt(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> None:
         """Tell the environments of an evaluation; where they start elsewhere now, all episodes begin anew."""
         for group in self.groups:
-            if group.env.adapt(metrics, labels):
+            if adapt(group.env, metrics, labels):
                 self._begin_anew(group)
 
     def _begin_anew(self, group: _Group) -> None:

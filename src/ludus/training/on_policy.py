@@ -11,6 +11,7 @@ from ludus.algorithms.distill import Distiller
 from ludus.algorithms.ppo import PPO
 from ludus.buffers.segments import Segments, SegmentSchedule
 from ludus.config import TrainConfig, make_plan, make_schedule
+from ludus.envs.abilities import tabulate
 from ludus.envs.row_space import numbers_in
 from ludus.envs.sim import lacks_warp
 from ludus.envs.vec import State, VecEnv, derive_seed
@@ -89,7 +90,7 @@ class OnPolicyJob(Job):
 
     def table(self) -> list[dict[str, Any]]:
         newest = self._evaluator.newest
-        return [] if newest is None else self.collector.groups[0].env.tabulate(newest.metrics, newest.labels)
+        return [] if newest is None else tabulate(self.collector.groups[0].env, newest.metrics, newest.labels)
 
     def cycle_metrics(self) -> dict[str, float]:
         return self.collector.episode_metrics()
