@@ -14,8 +14,7 @@ from ludus.training.evaluator import limit_warnings
 from ludus.training.job import Job, Show
 from ludus.training.memory import refuse_what_cannot_fit, size
 from ludus.training.replay_collector import ReplayCollector
-from ludus.training.replay_job import ReplayJob, make_policy, obs_field, trial_learner
-from ludus.training.store_job import trial_of
+from ludus.training.replay_job import ReplayJob, make_policy, obs_field
 
 _EPISODES_FOR_UNITS = 10
 _UNKNOWN_LENGTH = 1_000  # steps an episode may take where nobody says
@@ -93,12 +92,11 @@ class OffPolicyJob(ReplayJob):
         ratio = replay.train_batches / self.plan.steps_per_iteration
         paid = "paid once per episode, " if config.episodic_reward else ""
         idle = max(0, -(-replay.warmup // self.plan.steps_per_iteration) - 1)  # iterations that only collect
-        rate = trial_of(trial_learner(config, self.policy, self.device))
         return [
             self._setting_line(),
             f"{envs:,} environment{'s' * (envs > 1)}, {paid}{ratio:.3g} updates a step after {replay.warmup:,} "
             f"random steps; replay of {replay.capacity:,} rows, {size(self._bytes)}",
-            self._duration_line(rate, (self.plan.total_iterations - idle) * replay.train_batches),
+            self._batches_line((self.plan.total_iterations - idle) * replay.train_batches),
         ]
 
     def state(self, whole: bool) -> State:
