@@ -1,7 +1,6 @@
 """Fills the segment buffer: the policy acts for one group of environments while the others simulate."""
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from ludus.buffers.segments import SegmentBuffer, Segments, SegmentSchedule
 from ludus.envs.abilities import adapt, lessons_of, load_lessons
-from ludus.envs.row_space import RowSpace
+from ludus.envs.finite import refuse_non_finite
 from ludus.envs.vec import (
     EpisodeStats,
     State,
@@ -22,7 +21,6 @@ from ludus.envs.vec import (
     restore_generator,
     rollout_metrics,
 )
-from ludus.errors import EnvError
 from ludus.graphs import Graphed
 from ludus.policies.actor_critic import ActorCritic
 from ludus.training.timing import Timing
@@ -139,10 +137,16 @@ class Collector:
             self._collect_in_turns(steps, on_step)
         self._look_ahead()
         segments = self.buffer.take(update, self._judges)
-        _refuse_non_finite(segments, self.policy.rows, self.schedule.rows, self.groups[0].env.name)
+        self._refuse_non_finite(segments)
         if self._on_device:  # the check has waited for the device: acting and simulating cannot be told apart
             self.timing.act += time.perf_counter() - start
         return segments
+
+    def _refuse_non_finite(self, segments: Segments) -> None:
+        """NaN in a rollout would poison the normaliser and the weights for good: stop before it is used."""
+        obs, space = segments.track.obs, self.policy.rows
+        given = {"reward": segments.track.reward, "observation": obs if space is None else space.numbers_of(obs)}
+        refuse_non_finite(given, self.schedule.rows, self.groups[0].env.name)
 
     def _forget_final_values(self, steps: int) -> None:
         """Where episodes never run out of time nobody writes final values, but `_begin_anew` may have."""
@@ -387,18 +391,3 @@ def _stream_of(group: _Group) -> Iterator[None]:
     group.stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(group.stream):
         yield
-
-
-def _refuse_non_finite(segments: Segments, space: RowSpace | None, rows: int, name: str) -> None:
-    """NaN in a rollout would poison the normaliser and the weights for good: stop before it is used."""
-    obs = segments.track.obs if space is None else space.numbers_of(segments.track.obs)
-    for what, values in (("reward", segments.track.reward), ("observation", obs)):
-        if not values.dtype.is_floating_point or math.isfinite(float(values.sum())):
-            continue  # a sum is finite only where all its terms are, and the quickest to find
-        bad = torch.isfinite(values).logical_not().nonzero()
-        if len(bad):
-            place = int(bad[0, 0])
-            raise EnvError(
-                f"{name} gave a {what} that is not a finite number (row {place % rows}). "
-                f"Run 'ludus check {name}' to find out where it comes from."
-            )
