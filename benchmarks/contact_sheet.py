@@ -35,9 +35,9 @@ from ludus.envs.humanoid.task import DT
 from ludus.envs.humanoid.trials import ShownMimic, make_shown, on_clips
 from ludus.envs.vec import Step, VecEnv
 from ludus.errors import ConfigError, LudusError, did_you_mean
+from ludus.policies.fit import refuse_misfit
 from ludus.policies.policy import Policy
-from ludus.runs import load, run_config, run_folder
-from ludus.training.checkpoint import refuse_misfit
+from ludus.saved_run import load, run_config, run_folder
 
 VIEW = 3.2  # m, the side of the square that is drawn of a pose: room for a flip
 SCALE = 100  # pixels of a metre, the same in all strips

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import ludus
-from ludus.data.recording import RecordConfig, record
 from ludus.logging.console import Console
+from ludus.recording import RecordConfig, record
 from ludus.rewards import held_out_metrics
 
 VECTORS: dict[str, Any] = {

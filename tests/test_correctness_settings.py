@@ -232,7 +232,7 @@ def test_correctness_14_the_flag_wins_on_the_command_line(monkeypatch: pytest.Mo
         return tmp_path
 
     monkeypatch.setattr("ludus.runs.train", train)
-    monkeypatch.setattr("ludus.cli._exit_if_incomplete", lambda folder: None)
+    monkeypatch.setattr("ludus.commands.training._exit_if_incomplete", lambda folder: None)
     (tmp_path / "mine.yaml").write_text("loop: {epochs: 5}\n")
     arguments = ["--total-steps", "20000", "--eval.every", "5000", "--config", str(tmp_path / "mine.yaml")]
     monkeypatch.setattr("sys.argv", ["ludus", "train", "rrd-mujoco:Pendulum-v1", *arguments])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from ludus.envs.humanoid.authoring import clips_folder
 from ludus.envs.humanoid.body import JOINTS, load_body
+from ludus.envs.humanoid.catalogue import shipped_folder
 from ludus.envs.humanoid.clip import Clip, load_clip
 from ludus.envs.humanoid.ghost import GHOST_COLOUR, ghost_model, ghost_qpos
 from ludus.envs.humanoid.motions import MotionLibrary
@@ -19,7 +19,7 @@ from ludus.motion_viewing import qpos_at, view_clips
 
 
 def _clip(name: str) -> Clip:
-    return load_clip(clips_folder() / f"{name}.npz")
+    return load_clip(shipped_folder() / f"{name}.npz")
 
 
 def test_ghost_follows_the_body_in_the_positions() -> None:

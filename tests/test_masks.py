@@ -358,7 +358,7 @@ def test_a_mask_may_be_missing_after_the_last_step_but_not_before(monkeypatch: p
 def test_the_policy_of_a_row_with_another_order_is_refused() -> None:
     """Rows of Dicts with a mask had it in another place before masks were heeded."""
     from ludus.errors import CheckpointError
-    from ludus.training.checkpoint import refuse_misfit
+    from ludus.policies.fit import refuse_misfit
 
     env = catch(2, see="state", masks="info")
     old = ActorCritic(spaces.Box(-1, 1, env.obs_space.shape), env.action_space, PolicyConfig())

@@ -24,7 +24,8 @@ from ludus.errors import CheckpointError, ConfigError
 from ludus.logging.batch_log import BatchLog
 from ludus.logging.console import Console
 from ludus.logging.jsonl import JsonlSink, read_metrics
-from ludus.runs import evaluate_run, load
+from ludus.runs import evaluate_run
+from ludus.saved_run import load
 from ludus.training import checkpoint
 from ludus.training.checkpoint import best_checkpoint
 from ludus.training.loop import MAX_UNSAVED, Trainer

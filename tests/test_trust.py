@@ -210,6 +210,23 @@ def test_trust_02_a_module_beside_a_strangers_run_is_not_imported(run: Path, cal
     assert (Path.cwd() / f"{own_module}.imported").exists()
 
 
+@pytest.mark.parametrize("verb", ["eval", "resume", "play", "report", "export", "label", "train"])
+def test_trust_02_an_algorithm_that_a_run_names_is_not_imported(
+    run: Path, call: Call, own_module: str, verb: str, tmp_path: Path
+) -> None:
+    """Nor one that a configuration file names, before the user says so."""
+    values = yaml.safe_load((run / "config.yaml").read_text()) | {"algo": f"{own_module}:ALGORITHM"}
+    (run / "config.yaml").write_text(yaml.safe_dump(values))
+    for checkpoint in (run / "checkpoints").glob("step_*"):
+        rewrite(checkpoint, "policy.json", lambda described: described | {"kind": f"{own_module}:ALGORITHM"})
+    arguments = {"export": [run, tmp_path / "x.onnx"], "label": [run / "config.yaml", "--run", run]}
+    arguments["train"] = ["gym:CartPole-v1", "--config", run / "config.yaml"]
+    said = call(verb, *arguments.get(verb, [run]))
+    assert said.code == 2 or verb == "report"  # whose curves need no policy
+    assert f"would import the module '{own_module}'" in said.err or verb == "label"
+    assert not Path(f"{own_module}.imported").exists()
+
+
 def own_run(own_module: str, folder: Path) -> Path:
     return ludus.train(f"gym:{own_module}:Stranger-v0", folder, console=Console("quiet"), overrides=SMALL)
 

@@ -2,16 +2,14 @@
 
 import importlib.util
 import json
-import os
 import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium
 import mujoco
@@ -19,34 +17,28 @@ import numpy as np
 import torch
 import yaml
 
-from ludus.algorithms.registry import Algorithm, find_algorithm, make_job, register_algorithm
+from ludus.algorithms.registry import Algorithm, learns_policy, make_job, register_algorithm
 from ludus.config import TrainConfig, to_dict
-from ludus.envs import HumanoidConfig, make_eval_env, make_vec_env, sees_by_warp
-from ludus.envs.humanoid.task import HumanoidTask
-from ludus.envs.humanoid.trials import act_as_trained, on_clips
+from ludus.config_files import PlainDumper
+from ludus.envs import display_of, make_vec_env, sees_by_warp
+from ludus.envs.abilities import tabulate
+from ludus.envs.showing import make_shown_env, make_trial_env
 from ludus.envs.vec import VecEnv, derive_seed
-from ludus.errors import CheckpointError, ConfigError, LudusError
+from ludus.errors import ConfigError, LudusError
 from ludus.files import is_temporary, persistently, read_json, write_whole
-from ludus.logging.clip_table import read_clip_table
 from ludus.logging.console import Console
+from ludus.logging.episode_table import ranked_kinds
 from ludus.logging.jsonl import JsonlSink, read_metrics, truncate_to
 from ludus.logging.reward_page import RewardTrace
 from ludus.logging.sinks import MetricSink, Tee
-from ludus.policies.making import MakePolicy, find_network, name_of_network, refuse_kind, refuse_network
-from ludus.policies.policy import MakeNetwork, Policy
+from ludus.policies.fit import refuse_misfit
+from ludus.policies.making import name_of_network
+from ludus.policies.policy import MakeNetwork
 from ludus.presets import find_preset
-from ludus.ranges import check_fields
-from ludus.settings import PlainDumper, apply_overrides, load_run_config, load_shared_config
+from ludus.saved_run import load, run_config, run_folder, trusted_config
+from ludus.settings import apply_overrides
 from ludus.training.callbacks import Callback
-from ludus.training.checkpoint import (
-    best_checkpoint,
-    checkpoints_in,
-    clear_leftovers,
-    load_policy,
-    newest_intact,
-    problem_of,
-    refuse_misfit,
-)
+from ludus.training.checkpoint import checkpoints_in, clear_leftovers, newest_intact
 from ludus.training.evaluator import Evaluation, evaluate
 from ludus.training.loop import Trainer
 from ludus.training.run_folder import (
@@ -55,13 +47,12 @@ from ludus.training.run_folder import (
     FINAL,
     point,
     pointed_by,
-    refuse_strange_files,
     taken_names,
 )
 from ludus.training.run_lock import run_lock
 from ludus.trust import MARK, is_mark, mark_as_ours, require_trust
+from ludus.version import __version__
 
-T = TypeVar("T")
 _FACTS = "run.json"
 _FACTS_BYTES = 1_000_000
 
@@ -170,6 +161,7 @@ def _trainer(
         _create_run(folder, config, facts)
         return False
 
+    screen.state.display = display_of(config.env)
     return Trainer(config, folder, screen, _sinks(folder, config, screen), make_job, callbacks, keep_folder)
 
 
@@ -196,18 +188,16 @@ def _finish(trainer: Trainer) -> None:
 def _what_next(trainer: Trainer) -> list[str]:
     """Commands that make use of the run, ready to be copied."""
     config, folder = trainer.config, trainer.run_dir
-    if not find_algorithm(config.algo).acts:
+    if not learns_policy(config.algo):
         used = {
             _command("eval", folder): "how good it is, on the episodes held out",
             f"ludus label FILE --run {shlex.quote(str(folder))}": "a copy of the data with this reward in it",
         }
     else:
-        follows = isinstance(config.env, HumanoidConfig) and config.env.goal == "track"
-        measured = _command("eval", folder) if follows else f"{_command('eval', folder)} --episodes 200"
-        used = {
-            measured: "how good it is, clip by clip" if follows else "how good it is, on new starts",
-            _command("play", folder): "watch it in the browser",
-        }
+        measured, starts = f"{_command('eval', folder)} --episodes 200", "on new starts"
+        if table := display_of(config.env).table:  # then the starts are fixed, and so is their number
+            measured, starts = _command("eval", folder), f"{table.kind} by {table.kind}"
+        used = {measured: f"how good it is, {starts}", _command("play", folder): "watch it in the browser"}
     used[_command("report", folder)] = f"all in one page: {folder}/report.html"
     if config.log.tensorboard:
         used[f"tensorboard --logdir {shlex.quote(str(folder / 'tb'))}"] = "all metrics"
@@ -281,8 +271,6 @@ def _run_name(seed: int) -> str:
 
 
 def _versions() -> dict[str, str]:
-    from ludus import __version__
-
     packages = {"torch": torch, "mujoco": mujoco, "gymnasium": gymnasium, "numpy": np}
     return {"ludus": __version__} | {name: str(module.__version__) for name, module in packages.items()}
 
@@ -296,9 +284,7 @@ def _sinks(folder: Path, config: TrainConfig, screen: Console) -> Any:
             from ludus.logging.tensorboard import TensorBoardSink
 
             purge = step + 1 if step else None
-            if not find_algorithm(
-                config.algo
-            ).acts:  # the axis is the steps in the store, which do not grow: nothing to purge
+            if not learns_policy(config.algo):  # the axis is the steps in the store, which do not grow
                 sinks.append(TensorBoardSink(folder / "tb", axis="Timesteps"))
                 sinks.append(TensorBoardSink(folder / "tb" / "by_batch", purge_step=purge))
             else:
@@ -319,81 +305,7 @@ def _wandb_sink(folder: Path, config: TrainConfig) -> MetricSink:
     return sink
 
 
-# Reading a run ----------------------------------------------------------------------------------
-def run_folder(run: str | Path) -> Path:
-    """The path, if there is a run in which nothing leads elsewhere."""
-    folder = Path(run)
-    try:
-        if not folder.exists():
-            raise CheckpointError(f"There is no run folder {folder}.")
-        if not os.path.lexists(folder / CONFIG):
-            raise CheckpointError(f"{folder} is not a run of Ludus: it has no {CONFIG}.")
-        refuse_strange_files(folder)
-    except OSError as error:
-        raise CheckpointError(f"{folder} cannot be read: {error.strerror}.") from error
-    return folder
-
-
-def run_config(folder: Path) -> TrainConfig:
-    """The configuration of a run, for reading. Nothing that it names may be imported: see `trusted_config`.
-
-    Of an algorithm that it names as "module:NAME" the sections are therefore left out.
-    """
-    shared = load_shared_config(folder / CONFIG)
-    config = shared if ":" in shared.algo else load_run_config(folder / CONFIG)
-    check_fields(config)
-    return config
-
-
-def trusted_config(folder: Path, trust: bool) -> TrainConfig:
-    """The same, with whose environments one may go on: what they import is this user's own, or trusted."""
-    require_trust(run_config(folder), folder, trust)
-    config = load_run_config(folder / CONFIG)
-    check_fields(config)
-    return config
-
-
-def _best_checkpoint(folder: Path) -> Path:
-    """The best checkpoint of a run if its models are intact, else the newest of which they are."""
-    best = best_checkpoint(folder / CHECKPOINTS)
-    if best is not None and problem_of(best, to_resume=False) is None:
-        return best
-    return newest_intact(folder / CHECKPOINTS, lambda text: print(text, file=sys.stderr), to_resume=False)
-
-
-def from_best(run: str | Path, read: Callable[[Path], T]) -> T:
-    """What `read` finds in the best checkpoint of a run, which a training may replace by a better one."""
-    folder = run_folder(run)
-    checkpoint = _best_checkpoint(folder)
-    while True:
-        try:
-            return read(checkpoint)
-        except CheckpointError:
-            tried, checkpoint = checkpoint, _best_checkpoint(folder)
-            if checkpoint == tried:
-                raise
-
-
-def load(run: str | Path, trust: bool = False, network: MakeNetwork | None = None) -> Policy:
-    """The best policy of a run: `ludus.load(RUN).act(obs)`, with a memory `.actor()` and its `act`.
-
-    A network of the user's is imported by its name as `trust` allows (see `resume`), or given as `network`.
-    """
-
-    def find(name: str) -> MakeNetwork:
-        if network is not None:
-            return network
-        if trusted_config(run_folder(run), trust).policy.network != name:
-            return refuse_network(name)
-        return find_network(name)
-
-    def find_kind(kind: str) -> MakePolicy:
-        algorithm = find_algorithm(trusted_config(run_folder(run), trust).algo)
-        return algorithm.policy or refuse_kind(kind)
-
-    return from_best(run, partial(load_policy, find_network=find, find_kind=find_kind))
-
-
+# Acting and measuring ----------------------------------------------------------------------------
 def make_env(name: str, num_envs: int | None = None, evaluation: bool = False, **settings: Any) -> VecEnv:
     """A batch of environments: `ludus.make_env("kuka-pick-place", num_envs=64)`."""
     config = apply_overrides(find_preset(name).config, {f"env.{key}": value for key, value in settings.items()})
@@ -432,14 +344,12 @@ def measure_run(
     seen_there = config.device != "cpu" and torch.cuda.is_available() and sees_by_warp(config.env, "cuda")
     device = torch.device("cuda" if seen_there else "cpu")
     policy = load(folder, trust).to(device)
-    env = make_eval_env(on_clips(config.env, clips) if clips else config.env, episodes, device)
+    env = make_trial_env(config.env, clips, episodes, device)
     try:
         refuse_misfit(policy, env)
-        if isinstance(env, HumanoidTask) and isinstance(config.env, HumanoidConfig):
-            act_as_trained(env, config.env)
         stream = derive_seed(config.seed if seed is None else seed, 5)
         result = evaluate(policy, env, episodes, stream, deterministic, max_steps=config.eval.max_steps)
-        return result, env.tabulate(result.metrics, result.labels)
+        return result, tabulate(env, result.metrics, result.labels)
     finally:
         env.close()
 
@@ -452,19 +362,20 @@ def write_run_report(run: str | Path, trust: bool = False) -> Path:
 
     folder = run_folder(run)
     config = run_config(folder)
+    display = display_of(config.env)
     replay, traces = None, list[RewardTrace]()
     try:
-        if not find_algorithm(config.algo).acts:
-            from ludus.rewards import reward_traces  # which imports this file
+        if not learns_policy(config.algo):
+            from ludus.rewards import reward_traces
 
             traces = reward_traces(folder)
         else:
             require_trust(config, folder, trust)
-            ranked = [str(row["clip"]) for row in read_clip_table(folder)[1]]
+            ranked = ranked_kinds(display.table, folder)
             replay = record_replay(config.env, load(folder, trust), folder.resolve().parent.name, ranked=ranked)
     except LudusError as error:  # a run without a checkpoint, or a machine without a viewer, still has curves
         print(f"No replay of what was learned: {error}", file=sys.stderr)
-    return write_report(folder, replay, rewards=traces)
+    return write_report(folder, replay, rewards=traces, display=display)
 
 
 def play_run(
@@ -479,11 +390,11 @@ def play_run(
 
     Of a humanoid: following `clips`, by default those it was trained on, its ghost `beside` metres away.
     """
-    from ludus.viewing import drawable_env, play_live
+    from ludus.viewing import play_live
 
     folder = run_folder(run)
     trained, policy = trusted_config(folder, trust).env, load(folder, trust)
-    env = drawable_env(on_clips(trained, clips) if clips else trained, trained, beside)
+    env = make_shown_env(trained, clips, beside)
     try:
         refuse_misfit(policy, env)
         play_live(env, policy, folder.resolve().parent.name, port, seconds)

@@ -91,7 +91,8 @@ def _has_valid_mark(run: Path, config: TrainConfig) -> bool:
 def _callables(config: TrainConfig) -> tuple[str, ...]:
     """What is imported and called."""
     env = config.env
-    named = (*(str(getattr(env, name, "")) for name in ("id", "factory")), config.policy.network, config.algo)
+    algorithm = config.algo if ":" in config.algo else ""
+    named = (*(str(getattr(env, name, "")) for name in ("id", "factory")), config.policy.network, algorithm)
     return type(env).__name__, *named
 
 

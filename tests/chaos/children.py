@@ -41,8 +41,8 @@ _TRAINING = (
     "pettingzoo",
 )  # fmt: skip
 _LOOKING = (
-    "ludus.viewing", "ludus.rewards", "ludus.export", "ludus.logging.report", "ludus.data.commands",
-    "ludus.motion_commands", "pygame", "PIL.Image",
+    "ludus.viewing", "ludus.rewards", "ludus.export", "ludus.logging.report", "ludus.commands.data",
+    "ludus.commands.motions", "pygame", "PIL.Image",
 )  # fmt: skip
 _EXPORTING = ("torch.onnx", "onnx", "onnxscript", "onnxruntime", "viser", "mjviser")
 

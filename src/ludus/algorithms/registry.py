@@ -82,6 +82,11 @@ def make_job(config: TrainConfig, device: torch.device) -> Job:
     return find_algorithm(config.algo).job(config, device)
 
 
+def learns_policy(name: str) -> bool:
+    """Whether runs of this algorithm have a policy. One that is named by its module is not imported for that."""
+    return ":" in name or find_algorithm(name).acts
+
+
 def algorithm_names() -> list[str]:
     """All that --algo takes by name; nothing of other packages is imported for it."""
     return list(dict.fromkeys((*built_in(), *_REGISTERED, *_installed())))

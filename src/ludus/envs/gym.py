@@ -18,11 +18,12 @@ from torch import Tensor
 
 from ludus.envs.gym_block import GrowthGuard, Recipe, warn_inexact
 from ludus.envs.gym_make import ATARI, GymRecipe
-from ludus.envs.gym_rows import Rows
+from ludus.envs.gym_rows import step_of
+from ludus.envs.gym_workers import GymWorkersVecEnv
 from ludus.envs.importing import import_module_of
-from ludus.envs.row_space import RowSpace
+from ludus.envs.row_state import check_fits
 from ludus.envs.vec import State, Step, VecEnv
-from ludus.errors import CheckpointError, ConfigError, did_you_mean
+from ludus.errors import ConfigError, did_you_mean
 from ludus.ranges import MOST_ENVS, MOST_THREADS, Range
 
 
@@ -64,8 +65,6 @@ def make_gym(config: GymConfig, num_envs: int) -> VecEnv:
     if config.workers == 0:
         env: VecEnv = GymVecEnv(recipe, num_envs)
     else:
-        from ludus.envs.gym_workers import GymWorkersVecEnv  # which imports this file
-
         env = GymWorkersVecEnv(recipe, num_envs, min(config.workers, num_envs))
     env.max_steps = config.max_steps or recipe.spec.max_episode_steps or 0
     return env
@@ -178,50 +177,3 @@ class GymVecEnv(BlockVecEnv):
         """The live simulation of `row`, where this is a MuJoCo environment."""
         data = getattr(self._block.envs[row].unwrapped, "data", None)
         return data if isinstance(data, mujoco.MjData) else None
-
-
-def step_of(rows: Rows, success_seen: bool, **metrics: Tensor) -> Step:
-    """The caller's own copy of what the arrays hold."""
-    if success_seen:
-        metrics["success"] = torch.from_numpy(rows.success.copy())
-    return Step(
-        torch.from_numpy(rows.obs.copy()),
-        torch.from_numpy(rows.reward.copy()),
-        torch.from_numpy(rows.terminated.copy()),
-        torch.from_numpy(rows.truncated.copy()),
-        torch.from_numpy(rows.final_obs.copy()),
-        metrics,
-    )
-
-
-def check_fits(env: VecEnv, state: State) -> None:
-    """A state can only go on in as many rows, each with the same observation."""
-    if not isinstance(state["obs"], Tensor) or state["obs"].ndim == 0:
-        raise CheckpointError(f"The checkpoint does not hold what the environments of {env.name} observed.")
-    saved, here = tuple(state["obs"].shape), (env.num_rows, *env.obs_space.shape)
-    if saved != here:
-        what = "environments" if env.agents_per_env == 1 else "rows"
-        raise CheckpointError(
-            f"The checkpoint holds {saved[0]} {what} that observe {saved[1:]}, but {env.name} has "
-            f"{here[0]} of {here[1:]}. Resume with the configuration it was saved with."
-        )
-    wrong = _damaged_field(env, state)
-    if wrong:
-        raise CheckpointError(f"The state of {env.name} in the checkpoint is damaged: {wrong}.")
-
-
-def _damaged_field(env: VecEnv, state: State) -> str:
-    """What no environment could have saved, or nothing."""
-    obs, present = state["obs"], state.get("present")
-    fits = obs.numpy().dtype == env.obs_space.dtype
-    if fits and isinstance(env.obs_space, RowSpace):
-        obs = env.obs_space.numbers_of(obs)
-    if not fits or not bool(obs.isfinite().all()):
-        return "its observations are not finite numbers of the right type"
-    flags = isinstance(present, Tensor) and present.dtype == torch.bool and present.shape == (env.num_rows,)
-    if present is not None and not flags:
-        return "it does not say which agents are present"
-    seed, tick, elapsed = state["seed"], state["tick"], state["elapsed"]
-    if not all(type(number) is int and 0 <= number < 2**64 for number in (seed, tick, *elapsed)):
-        return "its seed or its step numbers are no natural numbers"
-    return "an episode began before the first step" if max(elapsed, default=0) > tick else ""

@@ -5,8 +5,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ludus.envs.gym_spaces import Spaces
+from ludus.envs.vec import Step
 
 
 @dataclass
@@ -49,3 +52,17 @@ class Rows:
 
     def part(self, rows: slice) -> "Rows":
         return Rows(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+def step_of(rows: Rows, success_seen: bool, **metrics: Tensor) -> Step:
+    """The caller's own copy of what the arrays hold."""
+    if success_seen:
+        metrics["success"] = torch.from_numpy(rows.success.copy())
+    return Step(
+        torch.from_numpy(rows.obs.copy()),
+        torch.from_numpy(rows.reward.copy()),
+        torch.from_numpy(rows.terminated.copy()),
+        torch.from_numpy(rows.truncated.copy()),
+        torch.from_numpy(rows.final_obs.copy()),
+        metrics,
+    )

@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 from ludus.envs.gym import BlockVecEnv
 from ludus.envs.gym_block import NO_LIMIT, EnvRaisedError, told
 from ludus.envs.gym_spaces import MaskSource, adapt_spaces, mask_in_info, may_be_masked
+from ludus.envs.gym_workers import GymWorkersVecEnv
 from ludus.envs.importing import find_callable, import_module_of
 from ludus.envs.pettingzoo_block import ParallelBlock
 from ludus.envs.vec import VecEnv
@@ -57,8 +58,6 @@ def make_pettingzoo(config: PettingZooConfig, num_envs: int) -> VecEnv:
     )
     if config.workers == 0:
         return PettingZooVecEnv(recipe, num_envs)
-    from ludus.envs.gym_workers import GymWorkersVecEnv  # which imports gym.py
-
     return GymWorkersVecEnv(recipe, num_envs, min(config.workers, num_envs))
 
 

@@ -7,7 +7,7 @@ on a GPU. `make_simulator` chooses.
 
 import importlib.util
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import mujoco
 import numpy as np
@@ -19,13 +19,12 @@ from torch import Tensor
 from ludus.envs.vec import State
 from ludus.errors import CheckpointError, ConfigError
 
+if TYPE_CHECKING:
+    from ludus.envs.warp_sim import Derived  # which needs MuJoCo Warp
+
 # "auto": MuJoCo Warp for many simulations where the training is on a GPU and it is installed, else CPU threads.
 SimulatorChoice = Literal["auto", "threads", "warp"]
 FEWEST_FOR_WARP = 512  # simulations; fewer do not fill a GPU and run faster on the CPU's threads
-
-# What MuJoCo Warp brings up to date after a step. "positions": where bodies, geoms and sites are, the least work.
-# "all": positions, velocities and sensors. "as_stepped": nothing, as `mj_step` leaves it.
-Derived = Literal["positions", "all", "as_stepped"]
 
 # Warnings after which a simulation's state means nothing any more (MuJoCo resets it by itself).
 _DIVERGED = [
@@ -192,7 +191,7 @@ def make_simulator(
     threads: int,
     device: torch.device | str = "cpu",
     simulator: SimulatorChoice = "auto",
-    derived: Derived = "all",
+    derived: "Derived" = "all",
     threaded: type[CpuSimulator] = CpuSimulator,
 ) -> Simulator:
     """The simulator that `simulator` means for a training on `device`; `threaded` is the one on CPU threads.

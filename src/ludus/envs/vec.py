@@ -40,7 +40,8 @@ class Step(NamedTuple):
 class VecEnv(ABC):
     """A group of environments. `begin_step` may return while the group simulates; `end_step` waits for it.
 
-    A trainer that holds two groups lets one simulate while the policy acts for the other.
+    A trainer that holds two groups lets one simulate while the policy acts for the other. What a few environments
+    do besides is in abilities.py.
     """
 
     name: str  # for messages: "gym:CartPole-v1"
@@ -99,24 +100,6 @@ class VecEnv(ABC):
         May wait for the device: asked once a cycle, not every step.
         """
         return {}
-
-    def adapt(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> bool:
-        """Told how the episodes of an evaluation went (see `labels`).
-
-        True: episodes will start elsewhere from now on, and all rows should begin new ones.
-        """
-        return False
-
-    def lessons(self) -> State:
-        """What `adapt` has taught so far, for a checkpoint that cannot hold the rest of the state."""
-        return {}
-
-    def load_lessons(self, lessons: State) -> None:  # noqa: B027 (most environments learn nothing)
-        """Go on with these."""
-
-    def tabulate(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> list[dict[str, Any]]:
-        """The lines of a table of an evaluation's episodes, where those fall into kinds."""
-        return []
 
     def demonstrations(self, count: int, generator: torch.Generator) -> Tensor:
         """[count, size] windows of what is to be imitated, drawn from `generator`, which is on `device`."""

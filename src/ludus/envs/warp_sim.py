@@ -15,7 +15,7 @@ On the CPU it is there to be tested: it agrees with `CpuSimulator`, but is far s
 import contextlib
 import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import mujoco
 import mujoco_warp as mjw
@@ -23,8 +23,11 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from ludus.envs.sim import Derived
 from ludus.envs.vec import State
+
+# What a simulator brings up to date after a step. "positions": where bodies, geoms and sites are, the least work.
+# "all": positions, velocities and sensors. "as_stepped": nothing, as `mj_step` leaves it.
+Derived = Literal["positions", "all", "as_stepped"]
 
 _MOST_ITERATIONS = (
     16  # of the solver: in 8,000 substeps of the KUKA with the cube in its hand none needed more than 14

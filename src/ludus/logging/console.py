@@ -91,7 +91,7 @@ class Console:
         self.state.add_evaluation(step, metrics)
         held_out = any(name.startswith("reward/") for name in metrics)
         nothing = "the held-out episodes tell nothing" if held_out else "no episode ended"
-        line = f"eval at {step:,}: {text.evaluation_line(metrics) or nothing}"
+        line = f"eval at {step:,}: {text.evaluation_line(metrics, display=self.state.display) or nothing}"
         best = self.state.best_evaluation
         line += " ★ best" if best is not None and best is self.state.last_evaluation else ""
         self._show(lambda view: view.evaluation(line))

@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
+from ludus.display import Measure
 from ludus.logging import text
 from ludus.logging.run_state import Evaluation, Level, RunState
 
@@ -30,7 +31,6 @@ _ROLLOUT = {
     "rollout/success_rate": "success",
     "rollout/ep_rew_mean": "return",
     "rollout/ep_len_mean": "length",
-    "rollout/mpjpe": "MPJPE, mm",
 }
 _LOSSES = {
     "train/policy_loss": "policy loss",
@@ -215,15 +215,18 @@ class Dashboard:
 
     def _rollout(self, width: int) -> list[Text]:
         state, lines = self._state, []
+        words = _ROLLOUT | {
+            f"rollout/{m.metric}": f"{m.label}, {m.unit}" if m.unit else m.label for m in state.display.headline
+        }
         others = [
-            n for n in state.metrics if n.startswith("rollout/") and n not in _ROLLOUT and n != "rollout/episodes"
+            n for n in state.metrics if n.startswith("rollout/") and n not in words and n != "rollout/episodes"
         ]
-        for name in [*_ROLLOUT, *others[:_TASK_ROWS]]:
+        for name in [*words, *others[:_TASK_ROWS]]:
             if name not in state.metrics:
                 continue
             value = state.metrics[name]
             shown = text.percent(value) if name == "rollout/success_rate" else text.number(value)
-            lines.append(self._with_history(name, _ROLLOUT.get(name, text.label(name)), shown, width))
+            lines.append(self._with_history(name, words.get(name, text.label(name)), shown, width))
         return lines or [Text("no episode has ended yet", style=_LABEL)]
 
     def _evaluation(self) -> list[Text]:
@@ -236,10 +239,11 @@ class Dashboard:
         episodes = last.metrics.get("eval/episodes")
         count = f", {episodes:,.0f} episodes" if episodes else ""
         lines = [Text(), Text.assemble((f"evaluation at {last.step:,}{count}", "bold"))]
-        lines.append(_evaluation_row("deterministic", last, "eval/"))
+        headline = self._state.display.headline
+        lines.append(_evaluation_row("deterministic", last, "eval/", headline))
         if any(name.startswith("eval_stochastic/") for name in last.metrics):
-            lines.append(_evaluation_row("stochastic", last, "eval_stochastic/"))
-        lines.append(_evaluation_row("best so far", best, "eval/", f"  at {best.step:,}"))
+            lines.append(_evaluation_row("stochastic", last, "eval_stochastic/", headline))
+        lines.append(_evaluation_row("best so far", best, "eval/", suffix=f"  at {best.step:,}"))
         return lines
 
     def _losses(self) -> list[tuple[str, float]]:
@@ -314,14 +318,17 @@ def _value(shown: str, value: float) -> tuple[str, str]:
     return (shown, "bold" if math.isfinite(value) else _BAD)
 
 
-def _evaluation_row(name: str, evaluation: Evaluation, prefix: str, suffix: str = "") -> Text:
+def _evaluation_row(
+    name: str, evaluation: Evaluation, prefix: str, headline: Sequence[Measure] = (), suffix: str = ""
+) -> Text:
     metrics = evaluation.metrics
     line = Text.assemble((f"{name:<14} ", _LABEL))
     if prefix + "success_rate" in metrics:
         line.append(f"{text.success_with_interval(metrics, prefix):<16}", _GOOD)
-    if (error := text.mpjpe(metrics, prefix)) and not suffix:  # instead of the reward: there is no room for both
-        line.append(" MPJPE ", _LABEL)
-        line.append(error)
+    told = next(((m.label, value) for m in headline if (value := m.told(metrics, prefix))), None)
+    if told is not None:  # instead of the reward: there is no room for both
+        line.append(f" {told[0]} ", _LABEL)
+        line.append(told[1])
     elif prefix + "mean_reward" in metrics and not (suffix and prefix + "success_rate" in metrics):
         line.append(" reward ", _LABEL)
         line.append(text.number(metrics[prefix + "mean_reward"]))

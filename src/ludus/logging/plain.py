@@ -20,13 +20,18 @@ class Column(NamedTuple):
     show: Callable[[float], str]
 
 
+def _whole(value: float) -> str:
+    return f"{value:.0f}"
+
+
 _COLUMNS = [
     Column("steps/s", 9, "time/fps", lambda v: f"{v:,.0f}" if v >= 10 else f"{v:.1f}"),
     Column("return", 9, "rollout/ep_rew_mean", text.number),
-    Column("length", 7, "rollout/ep_len_mean", lambda v: f"{v:.0f}"),
+    Column("length", 7, "rollout/ep_len_mean", _whole),
     Column("success", 8, "rollout/success_rate", text.percent),
     Column("eval succ", 9, "eval/success_rate", text.percent),
-    Column("MPJPE mm", 8, "eval/mpjpe", lambda v: f"{v:.0f}"),
+]
+_LEARNING_COLUMNS = [  # after those of the task's own measures
     Column("eval rew", 9, "eval/mean_reward", text.number),
     Column("imitation", 9, "train/imitation_loss", text.number),
     Column("kl", 8, "train/approx_kl", text.number),
@@ -109,7 +114,7 @@ class PlainView:
 
     def _own_row(self) -> None:
         state = self._state
-        columns = self._present([*_COLUMNS, *_REWARD_COLUMNS])
+        columns = self._present([*_COLUMNS, *self._measures(), *_LEARNING_COLUMNS, *_REWARD_COLUMNS])
         first = "step" if state.unit == "steps" else state.unit
         self._header(columns, f"{first:>{self._step_width}} {'done':>7} {'ETA':>9} ", "")
         start = f"{state.step:>{self._step_width},} {self._done:>7} {text.duration(state.eta):>9}"
@@ -119,6 +124,10 @@ class PlainView:
         columns = self._present([*_PUBLIC_COLUMNS, *_REWARD_COLUMNS])
         self._header(columns, "", f" {'done':>7} {'ETA':>9}")
         self._write(f"{self._cells(columns)} {self._done:>7} {text.duration(self._state.eta):>9}")
+
+    def _measures(self) -> list[Column]:
+        heads = {f"{m.label} {m.unit}".rstrip(): f"eval/{m.metric}" for m in self._state.display.headline}
+        return [Column(head, max(6, len(head)), metric, _whole) for head, metric in heads.items()]
 
     def _present(self, columns: list[Column]) -> list[Column]:
         return [c for c in columns if c.metric in self._state.metrics]

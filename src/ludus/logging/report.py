@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ludus.display import Curves, Display
 from ludus.errors import LudusError, plain_text
 from ludus.files import parse_json, read_bounded, write_whole
 from ludus.logging import text
 from ludus.logging.charts import Chart, Series, chart_html
-from ludus.logging.clip_table import clip_section
+from ludus.logging.episode_table import table_section
 from ludus.logging.jsonl import MOST_STEPS, read_metrics
 from ludus.logging.replay import NO_NETWORK
 from ludus.logging.report_style import SCRIPT, STYLE
@@ -60,13 +61,15 @@ def write_report(
     replay_html: str | None = None,
     extra: Mapping[str, Any] | None = None,
     rewards: Sequence[RewardTrace] = (),
+    display: Display | None = None,
 ) -> Path:
     """Write run_dir/report.html, and replay.html beside it where a replay is given; returns its path.
 
     Only the replay that is given is embedded: a replay.html that lies in the folder may be anybody's. `extra` adds
-    lines to the run's facts; `rewards` shows a learned reward along some episodes.
+    lines to the run's facts; `rewards` shows a learned reward along some episodes; `display`: what the
+    task has to show besides what every task has.
     """
-    run_dir = Path(run_dir)
+    run_dir, display = Path(run_dir), display or Display()
     rows = _with_one_name(read_metrics(run_dir / "metrics.jsonl"))
     alone = _reward_only(rows)
     rows = _along_batches(rows) if alone else rows
@@ -76,12 +79,12 @@ def write_report(
     title = _shown(facts.get("preset")) or run_dir.resolve().parent.name
     body = [
         f"<header><h1>{_safe(title)}</h1><p>{_safe(_subtitle(run_dir, facts))}</p></header>",
-        _tiles(rows),
+        _tiles(rows, display),
         _replay(replay_html),
-        clip_section(run_dir, _best_step(rows)),
+        table_section(display.table, run_dir, _best_step(rows)),
         reward_section(rewards),
-        _curves(rows),
-        _evaluations(rows),
+        _curves(rows, display),
+        _evaluations(rows, display),
         _configuration(run_dir),
         _run_facts({**facts, **(extra or {})}, trouble),
     ]
@@ -100,7 +103,7 @@ def _page(title: str, body: str, axis: str) -> str:
 
 
 # Sections -------------------------------------------------------------------------------------------
-def _tiles(rows: Rows) -> str:
+def _tiles(rows: Rows, display: Display) -> str:
     if not rows:
         return '<h2>No metrics yet</h2><div class="card note">The run has not finished its first cycle.</div>'
     steps = int(max(row["step"] for row in rows))
@@ -118,8 +121,10 @@ def _tiles(rows: Rows) -> str:
         if value is not None:
             tiles.append(_tile(words, text.number(value)))
             break
-    if (error := _last(rows, "eval/mpjpe")) is not None:
-        tiles.append(_tile("MPJPE in the newest evaluation", f"{error:.0f} mm"))
+    for measure in display.headline:
+        if (value := _last(rows, f"eval/{measure.metric}")) is not None:
+            told = measure.told({measure.metric: value}, "")
+            tiles.append(_tile(f"{measure.label} in the newest evaluation", told))
     tiles.append(_tile("steps", f"{steps:,}"))
     tiles.append(_tile("wall time", text.duration(seconds)))
     tiles.append(_tile("steps per second", text.number(None if speed is None else round(speed))))
@@ -176,7 +181,7 @@ def _replay(page: str | None) -> str:
     )
 
 
-def _curves(rows: Rows) -> str:
+def _curves(rows: Rows, display: Display) -> str:
     alone = _reward_only(rows)
     speed = "Batches per second" if alone else "Steps per second"
     learning = [
@@ -197,13 +202,14 @@ def _curves(rows: Rows) -> str:
         "rollout/ep_len_mean",
         "train/r_loss",
         *_PUBLIC,
-        *(metric for _, metrics, _ in _MOTION for metric in metrics.values()),
+        *_TOLD_RIGHT.values(),
+        *(metric for curves in (_STYLE, *display.curves) for metric in curves.series.values()),
     }
     names = dict.fromkeys(name for row in rows for name in row if name != "step")
     others = [n for n in names if n not in known and not n.startswith(_SHOWN_ELSEWHERE)][:_MOST_CHARTS]
     return (
         _section("Learning", learning, "charts")
-        + _section("Motion", _motion_charts(rows), "charts")
+        + _section(display.section or "Motion", _task_charts(rows, display), "charts")
         + ("" if alone else _section("Learned reward", _reward_charts(rows), "charts"))
         + _section(
             "Optimisation", [_chart(title, rows, {title: metric}) for title, metric in _SMALL], "charts small"
@@ -225,54 +231,16 @@ _RETURN = {
 }
 
 
-# Of what imitates motion: title, the metrics of one chart, and whether they are shares.
-_MOTION: list[tuple[str, dict[str, str], bool]] = [
-    (
-        "MPJPE: mean distance to the reference (mm)",
-        {
-            "training": "rollout/mpjpe",
-            "evaluation": "eval/mpjpe",
-            "episodes followed to the end": "eval/mpjpe_succeeded",
-        },
-        False,
-    ),
-    (
-        "MPJPE, three ways to measure (mm)",
-        {
-            "in the world": "eval/mpjpe",
-            "roots in one place": "eval/mpjpe_local",
-            "aligned": "eval/mpjpe_aligned",
-        },
-        False,
-    ),
-    (
-        "Error of the bodies' velocity (m/s)",
-        {"evaluation": "eval/velocity_error", "episodes followed to the end": "eval/velocity_error_succeeded"},
-        False,
-    ),
-    (
-        "Error of the bodies' acceleration (m/s²)",
-        {
-            "evaluation": "eval/acceleration_error",
-            "episodes followed to the end": "eval/acceleration_error_succeeded",
-        },
-        False,
-    ),
-    ("Error of the speed (m/s)", {"training": "rollout/speed_error", "evaluation": "eval/speed_error"}, False),
-    ("Distance to the nearest pose of the clips (mm)", {"evaluation": "eval/pose_error"}, False),
-    (
-        "What the discriminator tells right",
-        {"demonstrated motion": "adversary/accuracy_demo", "the policy's": "adversary/accuracy_policy"},
-        True,
-    ),
-    ("Reward of a step", {"style": "rollout/style_reward", "task": "rollout/task_reward"}, False),
-]
+# Of a discriminator that pays for motion.
+_STYLE = Curves("Reward of a step", {"style": "rollout/style_reward", "task": "rollout/task_reward"})
+_TOLD_RIGHT = {"demonstrated motion": "adversary/accuracy_demo", "the policy's": "adversary/accuracy_policy"}
 
 
-def _motion_charts(rows: Rows) -> list[str]:
+def _task_charts(rows: Rows, display: Display) -> list[str]:
     return [
-        _chart(title, rows, metrics, text.percent if share else text.number, (0.0, 1.0) if share else None)
-        for title, metrics, share in _MOTION
+        *(_chart(curves.title, rows, curves.series) for curves in display.curves),
+        _chart("What the discriminator tells right", rows, _TOLD_RIGHT, text.percent, (0.0, 1.0)),
+        _chart(_STYLE.title, rows, _STYLE.series),
     ]
 
 
@@ -310,7 +278,7 @@ _CORRELATION = {
 def _chart(
     title: str,
     rows: Rows,
-    metrics: dict[str, str],
+    metrics: Mapping[str, str],
     show: Any = text.number,
     limits: tuple[float, float] | None = None,
 ) -> str:
@@ -345,12 +313,13 @@ def _fold(title: str, charts: list[str]) -> str:
     return f'<details class="card"><summary>{title}</summary>{grid}</details>'
 
 
-def _evaluations(rows: Rows) -> str:
+def _evaluations(rows: Rows, display: Display) -> str:
     kind = "reward/" if _reward_only(rows) else "eval/"
     found = [row for row in rows if any(name.startswith(kind) for name in row)]
     if not found:
         return '<h2>Evaluations</h2><div class="card note">No evaluation yet.</div>'
-    columns = [c for c in _COLUMNS if any(c[1] in row for row in found)] + _reward_columns(found)
+    told = [*_COLUMNS, *_measure_columns(display), *_LAST_COLUMNS]
+    columns = [c for c in told if any(c[1] in row for row in found)] + _reward_columns(found)
     if kind == "reward/":
         columns[0] = ("batches", *columns[0][1:])
     best = _best(found)
@@ -375,6 +344,10 @@ def _best_step(rows: Rows) -> int | None:
     return int(_best(found)["step"]) if found else None
 
 
+def _measure_columns(display: Display) -> list[tuple[str, str, Any]]:
+    return [(_safe(m.label), f"eval/{m.metric}", lambda row, m=m: m.told(row, "eval/")) for m in display.headline]
+
+
 def _reward_columns(rows: Rows) -> list[tuple[str, str, Any]]:
     names = text.reward_names(rows)[:_MOST_CHARTS]
     return [(_safe(text.reward_label(n)), n, lambda row, n=n: text.reward_value(n, row[n])) for n in names]
@@ -384,7 +357,8 @@ _COLUMNS: list[tuple[str, str, Any]] = [
     ("step", "step", lambda r: f"{int(r['step']):,}"),
     ("success (interval)", "eval/success_rate", lambda r: text.success_with_interval(r, "eval/")),
     ("strict", "eval/success_strict", lambda r: text.percent(r["eval/success_strict"])),
-    ("MPJPE", "eval/mpjpe", lambda r: text.mpjpe(r, "eval/")),
+]
+_LAST_COLUMNS: list[tuple[str, str, Any]] = [  # after the task's own measures
     ("reward", "eval/mean_reward", lambda r: _plus_minus(r, "eval/")),
     ("length", "eval/mean_length", lambda r: text.number(r["eval/mean_length"])),
     ("episodes", "eval/episodes", lambda r: text.number(r["eval/episodes"])),

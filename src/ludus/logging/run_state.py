@@ -10,6 +10,8 @@ from typing import NamedTuple
 import psutil
 import torch
 
+from ludus.display import Display
+
 _HISTORY_ROWS = 400
 _HISTORY_OF = (
     "rollout/success_rate",
@@ -83,6 +85,7 @@ class Evaluation:
 @dataclass
 class RunState:
     title: str = ""
+    display: Display = field(default_factory=Display)  # what the task has to show besides
     total_steps: int = 0
     start_step: int = 0
     step: int = 0

@@ -4,6 +4,8 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from ludus.display import Display
+
 _BLOCKS = "▁▂▃▄▅▆▇█"
 MISSING = "–"
 
@@ -102,40 +104,32 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(_BLOCKS[min(7, int(8 * (m - low) / (high - low)))] for m in means)
 
 
-def evaluation_line(metrics: dict[str, float], prefix: str = "eval/") -> str:
+def evaluation_line(metrics: dict[str, float], prefix: str = "eval/", display: Display | None = None) -> str:
     """'success 93.0 % (88–96) · reward 231.4 ± 12.10', of what there is; short enough for 80 columns.
 
-    Of one that follows clips: 'success 93.0 % (88–96) · MPJPE 48 mm · reward 231.4'.
-    Of one that moves in their style: 'success 93.0 % (88–96) · pose 9 mm · reward 231.4'.
+    With a measure of the task's own: 'success 93.0 % (88–96) · MPJPE 48 mm · reward 231.4'.
     Of a run that learns a reward alone: 'AUC 0.998 · R² 0.93 · correlation 0.84'.
     """
     parts = []
     if prefix + "success_rate" in metrics:
         parts.append(f"success {success_with_interval(metrics, prefix)}")
-    if error := mpjpe(metrics, prefix):
-        parts.append(f"MPJPE {error}")
-    if (pose := metrics.get(prefix + "pose_error")) is not None:
-        parts.append(f"pose {pose:.0f} mm")
+    measures = (display or Display()).measures
+    told = [f"{measure.label} {value}" for measure in measures if (value := measure.told(metrics, prefix))]
+    parts += told
     if prefix + "mean_reward" in metrics:
-        spread = None if error or pose is not None else metrics.get(prefix + "std_reward")
+        spread = None if told else metrics.get(prefix + "std_reward")
         parts.append(
             f"reward {number(metrics[prefix + 'mean_reward'])}" + (f" ± {number(spread)}" if spread else "")
         )
     if cut := metrics.get(prefix + "cut_episodes"):
         parts.append(f"{cut:.0f} of {metrics[prefix + 'episodes']:.0f} cut short")
     known = {"success_rate", "success_low", "success_high", "mean_reward", "std_reward", "mean_length", "episodes"}
-    known.add("cut_episodes")
+    known |= {"cut_episodes", *(measure.metric for measure in measures)}
     own = [name for name in metrics if name.startswith(prefix) and name.removeprefix(prefix) not in known]
     if prefix + "success_rate" not in metrics:  # what the task itself says of how it went
         parts += [f"{label(name)} {number(metrics[name])}" for name in own[:2]]
         parts.append(reward_line(metrics, 2 if parts else 3))
     return " · ".join(part for part in parts if part)
-
-
-def mpjpe(metrics: Mapping[str, float], prefix: str) -> str:
-    """'48 mm', how far a body was from what it imitated; empty where nothing is imitated."""
-    value = metrics.get(prefix + "mpjpe")
-    return "" if value is None else f"{value:.0f} mm"
 
 
 def success_with_interval(metrics: dict[str, float], prefix: str) -> str:

@@ -1,21 +1,11 @@
 """One file a job. A preset is a configuration with a name; `find_preset` also makes one for `gym:ID` and so on."""
 
 import importlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ludus.algorithms.registry import find_algorithm
-from ludus.config import TrainConfig
 from ludus.errors import ConfigError, did_you_mean
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A job that can be trained by name."""
-
-    name: str
-    summary: str
-    config: TrainConfig
-
+from ludus.presets.preset import Preset
 
 # Environments by any name: the prefix, the file here that makes a preset, an example and what it is.
 OPEN_KINDS = {

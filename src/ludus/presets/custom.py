@@ -4,7 +4,7 @@ from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig
 from ludus.envs.custom import VecConfig, find_env_factory
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset
+from ludus.presets.preset import Preset
 
 _PPO = PPOConfig(horizon=32, minibatches=8, update_epochs=10, learning_rate=3e-4)
 

@@ -6,7 +6,7 @@ from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig
 from ludus.envs.forage import ForageConfig
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset
+from ludus.presets.preset import Preset
 
 _SMALL = PPOTrainConfig(
     env=ForageConfig(num_envs=128),

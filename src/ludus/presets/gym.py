@@ -7,7 +7,8 @@ from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig
 from ludus.envs.gym import GymConfig, find_spec
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset, locomotion
+from ludus.presets import locomotion
+from ludus.presets.preset import Preset
 
 _DEFAULT = PPOTrainConfig(
     policy=PolicyConfig(hidden=(64, 64)),

@@ -7,7 +7,7 @@ from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig, convert
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset
+from ludus.presets.preset import Preset
 
 _MIMIC = PPOTrainConfig(
     groups=2,

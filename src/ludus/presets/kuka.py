@@ -7,7 +7,7 @@ from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig, convert
 from ludus.envs.kuka.task import KukaConfig
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset
+from ludus.presets.preset import Preset
 
 _PICK_PLACE = PPOTrainConfig(
     groups=2,

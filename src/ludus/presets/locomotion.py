@@ -4,7 +4,7 @@ from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig
 from ludus.envs.locomotion import TASKS, LocomotionConfig
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset
+from ludus.presets.preset import Preset
 
 # Large numbers of short rollouts, many small batches, advantages from the newest critic at every pass:
 # the recipe that Tianshou's MuJoCo benchmark reports as its best.

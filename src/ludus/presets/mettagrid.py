@@ -4,7 +4,7 @@ from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig
 from ludus.envs.mettagrid import MettagridConfig, find_task
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset
+from ludus.presets.preset import Preset
 
 _ROWS = 256  # agents in all worlds together
 _PPO = PPOConfig(

@@ -4,7 +4,7 @@ from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig
 from ludus.envs.pettingzoo import PettingZooConfig, find_factory
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset
+from ludus.presets.preset import Preset
 
 # Several agents that learn at once make the task of each move: smaller updates than for one alone, and a little
 # entropy, so that no agent settles before the others have.

@@ -11,7 +11,7 @@ from ludus.data.config import DataConfig
 from ludus.envs.gym import GymConfig, find_spec
 from ludus.envs.locomotion import TASKS, LocomotionConfig
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset
+from ludus.presets.preset import Preset
 
 _ENVS = 10  # which share an iteration's 100 steps
 

@@ -9,6 +9,7 @@ from ludus.algorithms.distill.config import DistillConfig, DistillTrainConfig
 from ludus.algorithms.distill.update import Advice, Distiller
 from ludus.algorithms.on_policy.job import OnPolicyJob
 from ludus.buffers.segments import SegmentSchedule
+from ludus.config_files import load_shared_config
 from ludus.envs.row_space import RowSpace
 from ludus.envs.vec import VecEnv
 from ludus.errors import CheckpointError, ConfigError
@@ -16,7 +17,6 @@ from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.heads import BoxHead
 from ludus.policies.making import find_network
 from ludus.policies.policy import MakeNetwork, Policy
-from ludus.settings import load_shared_config
 from ludus.training.checkpoint import best_checkpoint, load_policy
 from ludus.training.run_folder import CHECKPOINTS, CONFIG, refuse_strange_files
 from ludus.trust import require_trust

@@ -1,7 +1,6 @@
 """Fills the segment buffer: the policy acts for one group of environments while the others simulate."""
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,7 +9,8 @@ import torch
 from torch import Tensor
 
 from ludus.buffers.segments import SegmentBuffer, Segments, SegmentSchedule
-from ludus.envs.row_space import RowSpace
+from ludus.envs.abilities import adapt, lessons_of, load_lessons
+from ludus.envs.finite import refuse_non_finite
 from ludus.envs.vec import (
     EpisodeStats,
     State,
@@ -21,7 +21,6 @@ from ludus.envs.vec import (
     restore_generator,
     rollout_metrics,
 )
-from ludus.errors import EnvError
 from ludus.graphs import Graphed
 from ludus.policies.actor_critic import ActorCritic
 from ludus.training.timing import Timing
@@ -138,10 +137,16 @@ class Collector:
             self._collect_in_turns(steps, on_step)
         self._look_ahead()
         segments = self.buffer.take(update, self._judges)
-        _refuse_non_finite(segments, self.policy.rows, self.schedule.rows, self.groups[0].env.name)
+        self._refuse_non_finite(segments)
         if self._on_device:  # the check has waited for the device: acting and simulating cannot be told apart
             self.timing.act += time.perf_counter() - start
         return segments
+
+    def _refuse_non_finite(self, segments: Segments) -> None:
+        """NaN in a rollout would poison the normaliser and the weights for good: stop before it is used."""
+        obs, space = segments.track.obs, self.policy.rows
+        given = {"reward": segments.track.reward, "observation": obs if space is None else space.numbers_of(obs)}
+        refuse_non_finite(given, self.schedule.rows, self.groups[0].env.name)
 
     def _forget_final_values(self, steps: int) -> None:
         """Where episodes never run out of time nobody writes final values, but `_begin_anew` may have."""
@@ -289,13 +294,13 @@ class Collector:
     # Metrics and state --------------------------------------------------------------------------
     def lessons(self) -> list[State]:
         """What evaluations have taught each group."""
-        return [group.env.lessons() for group in self.groups]
+        return [lessons_of(group.env) for group in self.groups]
 
     def begin_at(self, update: int, lessons: list[State]) -> None:
         """Record the segments of this update from their first step on: what was recorded of them is lost."""
         for group, learned in zip(self.groups, lessons, strict=False):  # older checkpoints have none
             if learned:
-                group.env.load_lessons(learned)
+                load_lessons(group.env, learned)
                 self._begin_anew(group)
         self.buffer.time = self.schedule.start(update * self.schedule.segments)
 
@@ -306,7 +311,7 @@ class Collector:
     def adapt(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> None:
         """Tell the environments of an evaluation; where they start elsewhere now, all episodes begin anew."""
         for group in self.groups:
-            if group.env.adapt(metrics, labels):
+            if adapt(group.env, metrics, labels):
                 self._begin_anew(group)
 
     def _begin_anew(self, group: _Group) -> None:
@@ -386,18 +391,3 @@ def _stream_of(group: _Group) -> Iterator[None]:
     group.stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(group.stream):
         yield
-
-
-def _refuse_non_finite(segments: Segments, space: RowSpace | None, rows: int, name: str) -> None:
-    """NaN in a rollout would poison the normaliser and the weights for good: stop before it is used."""
-    obs = segments.track.obs if space is None else space.numbers_of(segments.track.obs)
-    for what, values in (("reward", segments.track.reward), ("observation", obs)):
-        if not values.dtype.is_floating_point or math.isfinite(float(values.sum())):
-            continue  # a sum is finite only where all its terms are, and the quickest to find
-        bad = torch.isfinite(values).logical_not().nonzero()
-        if len(bad):
-            place = int(bad[0, 0])
-            raise EnvError(
-                f"{name} gave a {what} that is not a finite number (row {place % rows}). "
-                f"Run 'ludus check {name}' to find out where it comes from."
-            )

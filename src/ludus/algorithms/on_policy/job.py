@@ -15,6 +15,7 @@ from ludus.algorithms.optimizer import FlatAdam
 from ludus.buffers.segments import Segments, SegmentSchedule
 from ludus.config import make_plan
 from ludus.envs import make_groups
+from ludus.envs.abilities import tabulate
 from ludus.envs.row_space import numbers_in
 from ludus.envs.sim import lacks_warp
 from ludus.envs.vec import State, VecEnv, derive_seed
@@ -106,7 +107,7 @@ class OnPolicyJob(Job):
 
     def table(self) -> list[dict[str, Any]]:
         newest = self._evaluator.newest
-        return [] if newest is None else self.collector.groups[0].env.tabulate(newest.metrics, newest.labels)
+        return [] if newest is None else tabulate(self.collector.groups[0].env, newest.metrics, newest.labels)
 
     def cycle_metrics(self) -> dict[str, float]:
         return self.collector.episode_metrics()

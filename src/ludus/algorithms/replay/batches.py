@@ -4,7 +4,6 @@ The store does not change in between, so drawing costs next to nothing; and with
 gradient step is gathering and arithmetic alone, which a GPU replays as one CUDA graph.
 """
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -60,19 +59,6 @@ class Batches(ABC):
     def _kind_of(self, update: int) -> tuple[bool, ...]:
         """Gradient steps of one kind share a recorded graph."""
         return ()
-
-    def trial(self, batches: int) -> float:
-        """Batches a second, from a few. What they changed is for the caller to undo."""
-        planned, self.train_batches = self.train_batches, min(batches, self.train_batches)
-        self.update()  # what is set up at the first call, and recorded at the third, is not the rate
-        started = time.perf_counter()
-        for value in self.update().values():
-            float(value)  # which waits for the device
-        rate = self.train_batches / (time.perf_counter() - started)
-        self.train_batches = planned
-        self._steps.clear()  # graphs that were recorded of these smaller draws
-        self._packed.clear()
-        return rate
 
     def _run(self, on_batch: Callable[[int], None]) -> None:
         """One iteration."""

@@ -1,7 +1,6 @@
 """Fills an episode store: the policy explores, and whole episodes and open ones are there to be learned from."""
 
 import copy
-import math
 import time
 from collections.abc import Callable
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ludus.buffers.episodes import EpisodeStore
+from ludus.envs.finite import refuse_non_finite
 from ludus.envs.vec import (
     EpisodeStats,
     State,
@@ -19,7 +19,7 @@ from ludus.envs.vec import (
     restore_generator,
     rollout_metrics,
 )
-from ludus.errors import ConfigError, EnvError
+from ludus.errors import ConfigError
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.timing import Timing
 
@@ -83,14 +83,14 @@ class ReplayCollector:
         return policy.head.sample(params, drawn)
 
     def _record(self, group: _Group, step: Step) -> None:
-        _refuse_non_finite({"reward": step.reward, "observation": self._numbers(step.obs)}, group.env.name)
+        self._refuse_non_finite(group.env, {"reward": step.reward, "observation": self._numbers(step.obs)})
         group.stats.update(step)
         done = step.done
         ended = done.nonzero().squeeze(1).cpu()
         after = step.obs
         if len(ended):
             after = torch.where(done.view(-1, *[1] * (after.ndim - 1)), step.final_obs, after)
-            _refuse_non_finite({"last observation": self._numbers(after)}, group.env.name)
+            self._refuse_non_finite(group.env, {"last observation": self._numbers(after)})
         assert group.action is not None
         hidden = group.env.hidden_reward
         self.store.append(group.action, step.reward, {"obs": after}, hidden, group.lanes)
@@ -100,6 +100,10 @@ class ReplayCollector:
             self.store.finish(ended + group.lanes.start, step.terminated[ended], told)
             self.store.begin(ended, {"obs": step.obs}, group.lanes)
         group.obs = step.obs
+
+    def _refuse_non_finite(self, env: VecEnv, given: dict[str, Tensor]) -> None:
+        """One NaN in the replay would be drawn again and again."""
+        refuse_non_finite(given, env.num_rows, env.name)
 
     def _numbers(self, obs: Tensor) -> Tensor:
         """What of observations may be NaN."""
@@ -198,15 +202,3 @@ def _learned(policy: ReplayPolicy) -> list[Tensor]:
     """All that learning changes: not what a schedule says of exploring."""
     buffers = [tensor for name, tensor in policy.named_buffers() if name != "head.epsilon"]
     return [*policy.parameters(), *buffers]
-
-
-def _refuse_non_finite(given: dict[str, Tensor], name: str) -> None:
-    """One NaN in the replay would be drawn again and again."""
-    for what, values in given.items():
-        if values.dtype.is_floating_point and not math.isfinite(float(values.sum())):
-            bad = torch.isfinite(values).logical_not().nonzero()
-            if len(bad):
-                raise EnvError(
-                    f"{name} gave a {what} that is not a finite number (row {int(bad[0, 0])}). "
-                    f"Run 'ludus check {name}' to find out where it comes from."
-                )

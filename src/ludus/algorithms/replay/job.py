@@ -26,7 +26,6 @@ from ludus.training.ram import refuse_large_networks
 
 _MEASURED = 2048  # transitions on which the learned reward is held against the true one
 _NETWORKS = 3  # a policy and two critics
-_TRIAL_STEPS = 200  # of an episode made up to try out the speed
 
 
 class ReplayJob(StoreJob):
@@ -118,17 +117,3 @@ def make_learner(config: ReplayTrainConfig, policy: ReplayPolicy, store: Episode
 
 def obs_field(space: gym.spaces.Box) -> tuple[tuple[int, ...], torch.dtype]:
     return tuple(space.shape), torch.uint8 if space.dtype == np.uint8 else torch.float32
-
-
-def trial_learner(config: ReplayTrainConfig, like: ReplayPolicy, device: torch.device) -> ReplayLearner:
-    """New networks of the run's sizes, and a little store of random numbers: to try out how fast they learn."""
-    policy = make_policy(config, like.obs_space, like.action_space, device)
-    shape, dtype = obs_field(like.obs_space)
-    actions = like.head.action_size
-    store = EpisodeStore({"obs": (shape, dtype)}, ((actions,), torch.float32), 1000, 0, 0, device)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(4):
-        obs = torch.rand((_TRIAL_STEPS + 1, *shape), generator=generator).to(dtype)
-        action = torch.zeros((_TRIAL_STEPS, actions))
-        store.add({"obs": obs}, action, torch.rand(_TRIAL_STEPS, generator=generator), terminated=False)
-    return make_learner(config, policy, store)

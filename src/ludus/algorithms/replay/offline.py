@@ -95,7 +95,7 @@ class OfflineJob(ReplayJob):
             self._setting_line(),
             f"{self.recorded.line()}; {how}; {size(self.recorded.bytes)}",
             f"rewards divided by their spread, {self.reward_scale:.3g}",
-            self._duration_line(self._trial_rate()),
+            self._batches_line(),
         ]
 
 

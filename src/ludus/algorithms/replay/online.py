@@ -5,8 +5,7 @@ from torch import Tensor
 
 from ludus.algorithms.replay.collector import ReplayCollector
 from ludus.algorithms.replay.config import ReplayTrainConfig
-from ludus.algorithms.replay.job import ReplayJob, make_policy, obs_field, trial_learner
-from ludus.algorithms.replay.store_job import trial_of
+from ludus.algorithms.replay.job import ReplayJob, make_policy, obs_field
 from ludus.algorithms.reward.config import check_reward_config
 from ludus.buffers.episodes import EpisodeStore, store_bytes
 from ludus.config import make_plan
@@ -85,12 +84,11 @@ class OffPolicyJob(ReplayJob):
         ratio = replay.train_batches / self.plan.steps_per_iteration
         paid = "paid once per episode, " if config.episodic_reward else ""
         idle = max(0, -(-replay.warmup // self.plan.steps_per_iteration) - 1)  # iterations that only collect
-        rate = trial_of(trial_learner(config, self.policy, self.device))
         return [
             self._setting_line(),
             f"{envs:,} environment{'s' * (envs > 1)}, {paid}{ratio:.3g} updates a step after {replay.warmup:,} "
             f"random steps; replay of {replay.capacity:,} rows, {size(self._bytes)}",
-            self._duration_line(rate, (self.plan.total_iterations - idle) * replay.train_batches),
+            self._batches_line((self.plan.total_iterations - idle) * replay.train_batches),
         ]
 
     def state(self, whole: bool) -> State:

@@ -1,6 +1,5 @@
 """What all learning from a store has in common, whoever fills it."""
 
-import math
 import time
 from collections.abc import Callable
 
@@ -15,8 +14,6 @@ from ludus.envs.vec import State
 from ludus.training.checkpoint import Model
 from ludus.training.job import Job
 from ludus.training.timing import Timing
-
-_TRIAL_BATCHES = 20
 
 
 class StoreJob(Job):
@@ -112,25 +109,9 @@ class StoreJob(Job):
         self._judge_anew()
         return True
 
-    # Before it starts ---------------------------------------------------------------------------
-    def _duration_line(self, rate: float, total: int = 0) -> str:
-        total = total or self.plan.total_batches
-        return f"{total:,} batches, about {_words(total / rate)} at the measured {rate:,.0f} a second"
-
-    def _trial_rate(self) -> float:
-        """Batches a second, from a few that are then undone."""
-        learned = {name: {k: v.clone() for k, v in m.state_dict().items()} for name, m in self.models.items()}
-        state = self.batches.state()
-        rate = self.batches.trial(_TRIAL_BATCHES)
-        for name, tensors in learned.items():
-            self.models[name].load_state_dict(tensors)
-        self.batches.load_state(state)
-        return rate
-
-
-def trial_of(batches: Batches) -> float:
-    """The same for batches that nobody needs afterwards."""
-    return batches.trial(_TRIAL_BATCHES)
+    def _batches_line(self, total: int = 0) -> str:
+        """How much there is to learn, by default in the batches of the plan."""
+        return f"{total or self.plan.total_batches:,} batches"
 
 
 class Means:
@@ -155,9 +136,3 @@ class Means:
 
     def load_state(self, state: State) -> None:
         self._sums, self._count = dict(state["sums"]), state["count"]
-
-
-def _words(seconds: float) -> str:
-    if seconds < 90:
-        return f"{math.ceil(seconds)} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -101,7 +101,7 @@ class RewardJob(StoreJob):
             f"{config.reward.told()} a batch, of {', '.join(self.model.obs)}; seed {config.seed}, "
             f"device {config.device}",
             f"{self.recorded.line()}; {size(self.recorded.bytes)}",
-            self._duration_line(self._trial_rate()),
+            self._batches_line(),
         ]
 
     def close(self) -> None:

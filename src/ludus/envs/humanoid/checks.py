@@ -70,7 +70,7 @@ def _check_time(clip: Clip) -> Iterator[Finding]:
 
 
 def _check_held(clip: Clip) -> Iterator[Finding]:
-    poses = np.concatenate([clip.root_pos, clip.root_quat, clip.joint_pos], axis=1)
+    poses = clip.qpos
     held = float((np.abs(np.diff(poses, axis=0)).max(axis=1) < 1e-5).mean())
     if HELD_SHARE <= held < 1:
         what = f"{held:.0%} of the poses equal the one before: the motion goes by jerks, or stands still."

@@ -37,7 +37,7 @@ def act_as_trained(task: HumanoidTask, trained: HumanoidConfig) -> None:
 
 
 class ShownMimic(MimicTask):
-    """One humanoid, which plays the clip that was asked for last, from its beginning; see `viewing.Shown`."""
+    """One humanoid, which plays the clip that was asked for last, from its beginning; see `showing.Shown`."""
 
     next_label = "Next clip"
 

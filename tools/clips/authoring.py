@@ -1,4 +1,6 @@
-"""Clips of our own making: gaits by equations, gestures by keyframes; `python -m ludus.envs.humanoid.authoring`.
+"""The clips that come with Ludus: gaits by equations, gestures by keyframes.
+
+    python tools/clips/authoring.py    writes them again, into the package
 
 Feet are placed first, and stay where they stand. The wished point of pressure wanders with them, from foot to foot
 and from heel to toe; the pelvis is then moved (`balance.balanced`) until the floor has to push just there. What
@@ -7,13 +9,13 @@ comes out can be done by a body without strings, which a motion drawn by eye sel
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
-from ludus.envs.humanoid.balance import GRAVITY, balanced
+from balance import GRAVITY, balanced
+from ludus.envs.humanoid.catalogue import shipped_folder
 from ludus.envs.humanoid.clip import Clip, save_clip
-from ludus.envs.humanoid.posing import ANKLE_HEIGHT, HEEL, TOE, Angles, Foot, Poses, arm, qpos_of
+from posing import ANKLE_HEIGHT, HEEL, TOE, Angles, Foot, Poses, arm, qpos_of
 
 FPS = 60
 SOURCE = "authored by gait equations / keyframes, Ludus"
@@ -29,13 +31,9 @@ def author_clips() -> list[Clip]:
     return [make() for make in makers]
 
 
-def clips_folder() -> Path:
-    return Path(__file__).with_name("clips")
-
-
 def main() -> None:
     for clip in author_clips():
-        save_clip(clip, clips_folder() / f"{clip.name}.npz")
+        save_clip(clip, shipped_folder() / f"{clip.name}.npz")
         print(f"{clip.name}: {clip.frames} frames, {clip.duration:.2f} s")
 
 

@@ -1,7 +1,8 @@
-"""The commands `ludus data info` and `ludus record`."""
+"""`ludus data info` and `ludus record`: recorded episodes."""
 
 import json as json_format
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,14 +10,13 @@ from typing import Annotated
 
 import tyro
 
+from ludus.commands.arguments import Flag, Verb, run_verb_of
+from ludus.commands.data_info import info_text
 from ludus.data.config import DataConfig
 from ludus.data.files import data_files
 from ludus.data.info import describe
-from ludus.data.info_text import info_text
-from ludus.data.recording import RecordConfig, throttled
-from ludus.data.recording import record as record_episodes
 from ludus.envs.check import Finding, format_findings
-from ludus.errors import ConfigError, DataError, did_you_mean
+from ludus.errors import ConfigError, DataError
 
 _USAGE = """usage: ludus data info FILE… [--json]
 
@@ -24,17 +24,14 @@ What recorded data holds, and what is suspicious about it."""
 
 
 def data(arguments: list[str]) -> None:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_USAGE)
-        sys.exit(0 if arguments else 2)
-    if arguments[0] != "info":
-        hint = did_you_mean(arguments[0], ["info"])
-        raise ConfigError(f"There is no command 'data {arguments[0]}'.{hint} Use: ludus data info FILE…")
+    run_verb_of("data", {"info": _info}, _USAGE, "Use: ludus data info FILE…", arguments)
 
+
+def _info(arguments: list[str]) -> None:
     def command(
         files: tyro.conf.Positional[tuple[str, ...]],
         filter: str = "",
-        json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
+        json: Annotated[bool, Flag] = False,
     ) -> None:
         """Say what recorded data holds (LIBERO, robomimic, Minari, D4RL), and what is suspicious about it.
 
@@ -45,7 +42,7 @@ def data(arguments: list[str]) -> None:
         """
         _print_info(files, filter, json)
 
-    tyro.cli(command, args=arguments[1:], prog="ludus data info")
+    tyro.cli(command, args=arguments, prog="ludus data info")
 
 
 def _print_info(files: tuple[str, ...], only: str, as_json: bool) -> None:
@@ -65,6 +62,9 @@ def _print_info(files: tuple[str, ...], only: str, as_json: bool) -> None:
 
 
 def record(arguments: list[str]) -> None:
+    from ludus.recording import RecordConfig
+    from ludus.recording import record as record_episodes
+
     def command(
         source: tyro.conf.Positional[str], out: Path, settings: tyro.conf.OmitArgPrefixes[RecordConfig]
     ) -> None:
@@ -92,7 +92,23 @@ def _progress_line() -> Iterator[Callable[[str], None]]:
         print(start + text, end=end, file=sys.stderr, flush=True)
 
     try:
-        yield throttled(write, 0.2 if terminal else 10.0)
+        yield _throttled(write, 0.2 if terminal else 10.0)
     finally:
         if terminal:
             print(start, end="", file=sys.stderr, flush=True)
+
+
+def _throttled(write: Callable[[str], None], seconds: float = 1.0) -> Callable[[str], None]:
+    """Passes a message on at most every so many seconds."""
+    last = time.monotonic()
+
+    def report(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= seconds:
+            last = time.monotonic()
+            write(text)
+
+    return report
+
+
+VERBS: dict[str, Verb] = {"data": data, "record": record}

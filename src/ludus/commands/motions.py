@@ -1,4 +1,4 @@
-"""The commands `ludus motions import|check|list|view`."""
+"""`ludus motions import|check|list|view`: clips of motion for the humanoid."""
 
 import json as json_format
 import os
@@ -10,6 +10,7 @@ from typing import Annotated
 
 import tyro
 
+from ludus.commands.arguments import Flag, Verb, run_verb_of
 from ludus.envs.check import Finding, format_findings
 from ludus.envs.humanoid.catalogue import (
     OWN_FOLDER,
@@ -23,7 +24,7 @@ from ludus.envs.humanoid.catalogue import (
 from ludus.envs.humanoid.checks import check_motion
 from ludus.envs.humanoid.clip import Clip, load_clip, save_clip
 from ludus.envs.humanoid.importing import READ, clip_name, import_motion, read_motion
-from ludus.errors import ConfigError, DataError, did_you_mean, plain_text
+from ludus.errors import ConfigError, DataError, plain_text
 
 _USAGE = f"""usage: ludus motions COMMAND …
 
@@ -38,18 +39,10 @@ SOURCE and FILE are files, folders, or names of clips. Read are {READ}.
 'ludus motions COMMAND --help' tells more."""
 _WIDEST_CELL = 200  # characters, of a clip's source or licence
 _Files = tyro.conf.Positional[tuple[str, ...]]
-_Flag = tyro.conf.FlagCreatePairsOff
 
 
 def motions(arguments: list[str]) -> None:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(_USAGE)
-        sys.exit(0 if arguments else 2)
-    verb, rest = arguments[0], arguments[1:]
-    if verb not in _COMMANDS:
-        hint = did_you_mean(verb, _COMMANDS)
-        raise ConfigError(f"There is no command 'motions {verb}'.{hint} There are: {', '.join(_COMMANDS)}.")
-    _COMMANDS[verb](rest)
+    run_verb_of("motions", _VERBS, _USAGE, f"There are: {', '.join(_VERBS)}.", arguments)
 
 
 # import ----------------------------------------------------------------------------------------------
@@ -62,7 +55,7 @@ def _import(arguments: list[str]) -> None:
         loop: Annotated[bool | None, tyro.conf.arg(metavar="| --no-loop")] = None,
         licence: str = "",
         source: str = "",
-        overwrite: Annotated[bool, _Flag] = False,
+        overwrite: Annotated[bool, Flag] = False,
     ) -> None:
         """Bring motions of other sources onto the humanoid, as clips that 'ludus train' can use.
 
@@ -163,7 +156,7 @@ def _print_troubles(findings: list[Finding]) -> None:
 
 # check -----------------------------------------------------------------------------------------------
 def _check(arguments: list[str]) -> None:
-    def command(files: _Files, json: Annotated[bool, _Flag] = False) -> None:
+    def command(files: _Files, json: Annotated[bool, Flag] = False) -> None:
         """Say what is wrong with clips, and what to do about it; exit code 1 where something is an error.
 
         Args:
@@ -262,9 +255,10 @@ def _files(names: tuple[str, ...], verb: str) -> list[Path]:
     return list(dict.fromkeys(file for name in names for file in clip_files(name)))
 
 
-_COMMANDS: dict[str, Callable[[list[str]], None]] = {
+_VERBS: dict[str, Verb] = {
     "import": _import,
     "check": _check,
     "list": _list,
     "view": _view,
 }
+VERBS: dict[str, Verb] = {"motions": motions}

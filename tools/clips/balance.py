@@ -15,8 +15,8 @@ import torch
 from ludus.envs.humanoid.body import load_body
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.kinematics import forward_kinematics
-from ludus.envs.humanoid.posing import HEEL, TOE, Poses, qpos_of
 from ludus.envs.humanoid.rotations import rotate
+from posing import HEEL, TOE, Poses, qpos_of
 
 GRAVITY = 9.81
 _SOLE = np.array([[x, y, -0.05] for x in (-HEEL, TOE) for y in (-0.045, 0.045)])  # corners in the foot's frame
@@ -42,10 +42,6 @@ class Push:
         return np.where(up > _FLYING * weight, at / np.where(up == 0, 1.0, up), np.nan)
 
 
-def qpos_of_clip(clip: Clip) -> np.ndarray:
-    return np.concatenate([clip.root_pos, clip.root_quat, clip.joint_pos], axis=1)
-
-
 def floor_push(qpos: np.ndarray, fps: float, loop: bool) -> Push:
     """Inverse dynamics by differences of the frames: the wrench that the root lacks is the floor's."""
     model, data = _model(), mujoco.MjData(_model())
@@ -67,7 +63,7 @@ def floor_push(qpos: np.ndarray, fps: float, loop: bool) -> Push:
 
 def pressed_points(clip: Clip) -> np.ndarray:
     """[frames, 2] where the floor has to push for the clip to happen; not a number in flight."""
-    return floor_push(qpos_of_clip(clip), clip.fps, clip.loop).point
+    return floor_push(clip.qpos, clip.fps, clip.loop).point
 
 
 def sole_corners(qpos: np.ndarray) -> np.ndarray:
@@ -80,7 +76,7 @@ def sole_corners(qpos: np.ndarray) -> np.ndarray:
 
 def support_margin(clip: Clip) -> np.ndarray:
     """[frames] m that the zero-moment point lies inside (+) or outside (−) what the soles span; nan in flight."""
-    corners = sole_corners(qpos_of_clip(clip))
+    corners = sole_corners(clip.qpos)
     points = pressed_points(clip)
     return np.array([_margin(p, c[c[:, 2] < _TOUCHES, :2]) for p, c in zip(points, corners, strict=True)])
 

@@ -1,7 +1,6 @@
 """Recording our own KUKA task in LIBERO's layout and conventions: successes and failures, images if asked."""
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.data.behaviour import Act, Behaviour
 from ludus.data.files import SUFFIXES
 from ludus.data.hdf5 import h5py_module
 from ludus.data.writing import DemoRows, LiberoWriter, check_target
 from ludus.envs.cameras import Cameras, Motion
+from ludus.envs.kuka.behaviour import Act, Behaviour
 from ludus.envs.kuka.scripted import scripted_action
 from ludus.envs.kuka.task import SUBSTEPS, KukaConfig, KukaPickPlace, scene_path
 from ludus.envs.sim_task import Score
 from ludus.envs.vec import derive_seed
 from ludus.errors import ConfigError, DataError
+from ludus.saved_run import load, run_config, run_folder
 
 LANGUAGE = "pick up the cube and place it on the pad"
 CAMERAS = {"agentview_rgb": "agentview", "eye_in_hand_rgb": "eye_in_hand"}
@@ -110,8 +110,6 @@ def _policy(source: str) -> tuple[Act, Callable[[Tensor], None], KukaConfig]:
     """(what acts, what is told of episodes' ends, the task)."""
     if source == SCRIPTED:
         return scripted_action, lambda ended: None, KukaConfig()
-    from ludus.runs import load, run_config, run_folder
-
     folder = run_folder(source)
     env_config = run_config(folder).env
     if not isinstance(env_config, KukaConfig):
@@ -276,16 +274,3 @@ def _demo(take: _Take, images: dict[str, np.ndarray], scene: str) -> DemoRows:
         terminated=take.terminated,
         model_file=scene,
     )
-
-
-def throttled(write: Callable[[str], None], seconds: float = 1.0) -> Callable[[str], None]:
-    """Passes a message on at most every so many seconds."""
-    last = time.monotonic()
-
-    def report(text: str) -> None:
-        nonlocal last
-        if time.monotonic() - last >= seconds:
-            last = time.monotonic()
-            write(text)
-
-    return report
