@@ -29,7 +29,9 @@ pathlib.Path(__file__).with_suffix(".imported").touch()
 class MineTrainConfig(PPOTrainConfig):
     algo: str = "mine"
 
-MINE = Algorithm("mine", "Like PPO.", MineTrainConfig, find_algorithm("ppo").job, lambda c: convert(c, MineTrainConfig))
+MINE = Algorithm(
+    "mine", "Like PPO.", MineTrainConfig, find_algorithm("ppo").job, lambda config: convert(config, MineTrainConfig)
+)
 NOT_ONE = 7
 """
 
@@ -82,7 +84,7 @@ def test_a_name_that_is_taken_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["own_module_nowhere:X", "ludus.errors:ConfigError", "os:path"])
 def test_a_module_that_has_no_algorithm_is_a_sentence(name: str) -> None:
-    with pytest.raises(ConfigError, match="cannot be found|is no ludus.Algorithm|is a part of Python"):
+    with pytest.raises(ConfigError, match=r"cannot be found|is no ludus\.Algorithm|is a part of Python"):
         find_preset("gym:CartPole-v1", name)
 
 

@@ -219,7 +219,10 @@ def test_trust_02_an_algorithm_that_a_run_names_is_not_imported(
     (run / "config.yaml").write_text(yaml.safe_dump(values))
     for checkpoint in (run / "checkpoints").glob("step_*"):
         rewrite(checkpoint, "policy.json", lambda described: described | {"kind": f"{own_module}:ALGORITHM"})
-    arguments = {"export": [run, tmp_path / "x.onnx"], "label": [run / "config.yaml", "--run", run]}
+    arguments: dict[str, list[Any]] = {
+        "export": [run, tmp_path / "x.onnx"],
+        "label": [run / "config.yaml", "--run", run],
+    }
     arguments["train"] = ["gym:CartPole-v1", "--config", run / "config.yaml"]
     said = call(verb, *arguments.get(verb, [run]))
     assert said.code == 2 or verb == "report"  # whose curves need no policy
