@@ -30,7 +30,7 @@ class MineTrainConfig(PPOTrainConfig):
     algo: str = "mine"
 
 MINE = Algorithm(
-    "mine", "Like PPO.", MineTrainConfig, find_algorithm("ppo").job, lambda config: convert(config, MineTrainConfig)
+    "mine", "Like PPO.", MineTrainConfig, find_algorithm("ppo").job, lambda c: convert(c, MineTrainConfig)
 )
 NOT_ONE = 7
 """
