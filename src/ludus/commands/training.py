@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from ludus.commands.arguments import Flag, Verb, take_flag, take_option
-from ludus.commands.installation import print_presets
+from ludus.commands.environments import print_presets
 from ludus.config import SHORT_NAMES, TrainConfig, algo_in, load_config, names_in, settle
 from ludus.training.run_folder import FINAL, pointed_by
 from ludus.trust import require_trust_in_file
