@@ -10,7 +10,7 @@ from pathlib import Path
 # Before torch and MuJoCo load: waiting threads sleep instead of taking a core from the simulation.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from ludus.commands import data, installation, motions, rewards, runs, training
+from ludus.commands import data, doctor, environments, motions, rewards, runs, training
 from ludus.errors import LudusError, did_you_mean, plain_text
 from ludus.version import __version__
 
@@ -37,7 +37,8 @@ Train policies with one loop, from two CPU cores to a GPU.
 
 'ludus COMMAND --help' tells more. Version {version}."""
 
-COMMANDS = training.VERBS | runs.VERBS | data.VERBS | motions.VERBS | rewards.VERBS | installation.VERBS
+_FAMILIES = (training, runs, data, motions, rewards, environments, doctor)
+COMMANDS = {name: verb for family in _FAMILIES for name, verb in family.VERBS.items()}
 
 
 def main() -> None:

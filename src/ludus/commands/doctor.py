@@ -4,10 +4,13 @@ import importlib.metadata
 import importlib.util
 import platform
 import shutil
+import sys
 import time
 
 import torch
+import tyro
 
+from ludus.commands.arguments import Verb
 from ludus.envs import available_cores
 from ludus.errors import LudusError
 
@@ -22,7 +25,15 @@ _EXTRAS = {
 _NEEDED = ("torch", "numpy", "gymnasium", "mujoco", "tyro", "rich", "tensorboard", "safetensors")
 
 
-def diagnose() -> bool:
+def doctor(arguments: list[str]) -> None:
+    def command() -> None:
+        """Say what this machine and installation can do, and what is missing for the rest."""
+        sys.exit(0 if _diagnose() else 1)
+
+    tyro.cli(command, args=arguments, prog="ludus doctor")
+
+
+def _diagnose() -> bool:
     """Print what there is; false when training cannot work."""
     print(f"Python {platform.python_version()} on {platform.system()} {platform.machine()}")
     print(f"{available_cores()} cores, {shutil.disk_usage('.').free / 2**30:.0f} GiB free in this folder")
@@ -63,3 +74,6 @@ def _steps() -> bool:
         print(f"KUKA simulation FAILED: {error}")
         return False
     return True
+
+
+VERBS: dict[str, Verb] = {"doctor": doctor}

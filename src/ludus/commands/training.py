@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from ludus.commands.arguments import Flag, Verb, take_flag, take_option
-from ludus.commands.installation import print_presets
+from ludus.commands.environments import print_presets
 from ludus.config import TrainConfig
 from ludus.config_files import load_shared_config
 from ludus.settings import algo_in, load_config, names_in, refuse_foreign, settle, short_names

@@ -1,4 +1,4 @@
-"""`ludus list`, `check` and `doctor`: what there is, and whether it works."""
+"""`ludus list` and `ludus check`: what can be trained, and whether an environment keeps the contract."""
 
 import sys
 from collections.abc import Sequence
@@ -57,14 +57,4 @@ def check(arguments: list[str]) -> None:
     tyro.cli(command, args=arguments, prog="ludus check")
 
 
-def doctor(arguments: list[str]) -> None:
-    from ludus.commands.doctor import diagnose
-
-    def command() -> None:
-        """Say what this machine and installation can do, and what is missing for the rest."""
-        sys.exit(0 if diagnose() else 1)
-
-    tyro.cli(command, args=arguments, prog="ludus doctor")
-
-
-VERBS: dict[str, Verb] = {"list": list_presets, "check": check, "doctor": doctor}
+VERBS: dict[str, Verb] = {"list": list_presets, "check": check}
