@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import tyro
 
 from ludus import __version__
-from ludus.config import SHORT_NAMES, TrainConfig, algo_in, load_config, names_in, settle
+from ludus.config import SHORT_NAMES, TrainConfig, algo_in, load_config, names_in, read_table, settle
 from ludus.errors import ConfigError, LudusError, did_you_mean, plain_text
 from ludus.training.run_folder import FINAL, pointed_by
 from ludus.trust import require_trust_in_file
@@ -126,6 +126,7 @@ def _train(arguments: list[str]) -> None:
     kwargs = _kwargs_of(base)
     config = tyro.cli(
         tyro.conf.AvoidSubcommands[TrainConfig],
+        registry=_registry(),
         default=_with_kwargs(base, {}),
         args=_with_short_names(rest),
         prog=f"ludus train {name}",
@@ -139,6 +140,25 @@ def _train(arguments: list[str]) -> None:
     config = settle(config, _names_given(rest))
     folder = train(name, run_dir=run_dir, config=_with_kwargs(config, kwargs | _kwargs_of(config)))
     _exit_if_incomplete(folder)
+
+
+def _registry() -> Any:
+    """Settings that are tables of any values are JSON on the command line."""
+    registry = tyro.constructors.ConstructorRegistry()
+
+    @registry.primitive_rule
+    def json_rule(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
+        if info.type != dict[str, Any]:
+            return None
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="JSON",
+            instance_from_str=lambda words: read_table(words[0]),
+            is_instance=lambda value: isinstance(value, dict),
+            str_from_instance=lambda table: [json.dumps(table)],
+        )
+
+    return registry
 
 
 def _kwargs_of(config: TrainConfig) -> dict[str, Any]:
@@ -225,6 +245,7 @@ def _eval(arguments: list[str]) -> None:
         json: Annotated[bool, Flag] = False,
         seed: int | None = None,
         clip: str = "",
+        randomization: str = "",
         trust: Annotated[bool, Flag] = False,
     ) -> None:
         """Measure a run's best policy on starts that neither training nor the choice of the best has used.
@@ -239,15 +260,23 @@ def _eval(arguments: list[str]) -> None:
             json: Print the result as JSON; the table is in its "rows".
             seed: Of the starts; by default the run's own evaluation stream.
             clip: Clips to follow instead of those trained on: names, files or folders, with commas between.
+            randomization: Of the simulations, instead of the run's own: off, a preset that has one, or JSON.
             trust: Import the code that the run names, though you did not train it on this machine.
         """
-        _print_evaluation(run, episodes, stochastic, json, seed, clip, trust)
+        _print_evaluation(run, episodes, stochastic, json, seed, clip, randomization, trust)
 
     tyro.cli(command, args=arguments, prog="ludus eval")
 
 
 def _print_evaluation(
-    run: Path, episodes: int, stochastic: bool, as_json: bool, seed: int | None, clips: str, trust: bool
+    run: Path,
+    episodes: int,
+    stochastic: bool,
+    as_json: bool,
+    seed: int | None,
+    clips: str,
+    randomization: str,
+    trust: bool,
 ) -> None:
     from ludus.logging.clip_table import clip_lines
     from ludus.logging.text import evaluation_line
@@ -260,7 +289,7 @@ def _print_evaluation(
         told = {name.removeprefix("reward/"): value for name, value in metrics.items()}
         print(json.dumps(told) if as_json else f"held-out episodes: {evaluation_line(metrics)}")
         return
-    result, rows = measure_run(run, episodes, not stochastic, seed, clips, trust)
+    result, rows = measure_run(run, episodes, not stochastic, seed, clips, trust, randomization or None)
     summary = result.summary()
     if as_json:
         table = {"rows": rows} if rows else {}

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import json
 import math
 import types
 import typing
@@ -350,6 +351,17 @@ def _read_values(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"{path} does not hold a configuration (names and values).")
     return values
+
+
+def read_table(text: str) -> dict[str, Any]:
+    """Names and values, as JSON on the command line."""
+    try:
+        table = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{plain_text(text, 200)!r} is not JSON: {error}.") from None
+    if not isinstance(table, dict):
+        raise ConfigError(f"{plain_text(text, 200)!r} must be names and values: '{{\"name\": …}}'.")
+    return table
 
 
 def apply_overrides(config: TrainConfig, overrides: dict[str, Any]) -> TrainConfig:

@@ -20,11 +20,12 @@ import numpy as np
 import torch
 import yaml
 
-from ludus.config import PlainDumper, TrainConfig, apply_overrides, check_values, load_config, to_dict
-from ludus.envs import HumanoidConfig, make_eval_env, make_vec_env, sees_by_warp
+from ludus.config import PlainDumper, TrainConfig, apply_overrides, check_values, load_config, read_table, to_dict
+from ludus.envs import EnvConfig, HumanoidConfig, make_eval_env, make_vec_env, sees_by_warp
 from ludus.envs.humanoid.catalogue import whole_names
 from ludus.envs.humanoid.task import HumanoidTask
 from ludus.envs.humanoid.trials import act_as_trained, on_clips
+from ludus.envs.terms import TermSettings
 from ludus.envs.vec import VecEnv, derive_seed
 from ludus.errors import CheckpointError, ConfigError, LudusError, listable
 from ludus.files import is_temporary, persistently, read_json, write_whole
@@ -397,13 +398,19 @@ def make_env(name: str, num_envs: int | None = None, evaluation: bool = False, *
 
 
 def evaluate_run(
-    run: str | Path, episodes: int, deterministic: bool, seed: int | None = None, trust: bool = False
+    run: str | Path,
+    episodes: int,
+    deterministic: bool,
+    seed: int | None = None,
+    trust: bool = False,
+    randomization: str | dict[str, Any] | None = None,
 ) -> Evaluation:
     """Evaluate a run's best policy on starts used neither in training nor in choosing the best.
 
-    Where the starts are fixed they are those by which it was chosen. `trust` as in `resume`.
+    Where the starts are fixed they are those by which it was chosen. `trust` as in `resume`, `randomization` as in
+    `measure_run`.
     """
-    return measure_run(run, episodes, deterministic, seed, trust=trust)[0]
+    return measure_run(run, episodes, deterministic, seed, trust=trust, randomization=randomization)[0]
 
 
 def measure_run(
@@ -413,11 +420,13 @@ def measure_run(
     seed: int | None = None,
     clips: str = "",
     trust: bool = False,
+    randomization: str | dict[str, Any] | None = None,
 ) -> tuple[Evaluation, list[dict[str, Any]]]:
     """The same, and the lines of a table where the episodes are of several kinds.
 
     An environment with fixed starts plays each of them once, whatever `episodes` says. `clips`: others for a
-    humanoid to follow than those it was trained on.
+    humanoid to follow than those it was trained on. `randomization`: another than the run's own: "off", the name
+    of a preset that has one, or the settings, also as JSON.
     """
     folder = run_folder(run)
     config = trusted_config(folder, trust)
@@ -428,7 +437,8 @@ def measure_run(
     seen_there = config.device != "cpu" and torch.cuda.is_available() and sees_by_warp(config.env, "cuda")
     device = torch.device("cuda" if seen_there else "cpu")
     policy = load(folder, trust).to(device)
-    env = make_eval_env(on_clips(config.env, clips) if clips else config.env, episodes, device)
+    task = on_clips(config.env, clips) if clips else config.env
+    env = make_eval_env(_randomized(task, randomization), episodes, device)
     try:
         refuse_misfit(policy, env)
         if isinstance(env, HumanoidTask) and isinstance(config.env, HumanoidConfig):
@@ -438,6 +448,24 @@ def measure_run(
         return result, env.tabulate(result.metrics, result.labels)
     finally:
         env.close()
+
+
+def _randomized(env: EnvConfig, randomization: str | dict[str, Any] | None) -> EnvConfig:
+    """The task, randomised as is said."""
+    if randomization is None:
+        return env
+    if not isinstance(env, TermSettings):
+        raise ConfigError("--randomization is for tasks that MuJoCo simulates here: KUKA, runners, humanoid.")
+    if randomization == "off":
+        randomization = {}
+    elif isinstance(randomization, str) and randomization.lstrip().startswith("{"):
+        randomization = read_table(randomization)
+    elif isinstance(randomization, str):
+        name = randomization
+        randomization = getattr(find_preset(name).config.env, "randomization", {})
+        if not randomization:
+            raise ConfigError(f"The preset {name!r} randomises nothing.")
+    return replace(env, randomization=randomization)
 
 
 # Pictures ---------------------------------------------------------------------------------------

@@ -110,10 +110,10 @@ def _policy(source: str) -> tuple[Act, Callable[[Tensor], None], KukaConfig]:
     """(what acts, what is told of episodes' ends, the task)."""
     if source == SCRIPTED:
         return scripted_action, lambda ended: None, KukaConfig()
-    from ludus.runs import load, run_config, run_folder
+    from ludus.runs import load, run_folder, trusted_config
 
     folder = run_folder(source)
-    env_config = run_config(folder).env
+    env_config = trusted_config(folder, trust=False).env
     if not isinstance(env_config, KukaConfig):
         raise ConfigError(f"{folder} is no run of the KUKA task, the only one that can be recorded so far.")
     actor = load(folder).actor()

@@ -27,6 +27,9 @@ FEWEST_FOR_WARP = 512  # simulations; fewer do not fill a GPU and run faster on 
 # "all": positions, velocities and sensors. "as_stepped": nothing, as `mj_step` leaves it.
 Derived = Literal["positions", "all", "as_stepped"]
 
+# Model fields from which others are derived: weights of subtrees, inverse weights of bodies and joints, …
+CONSTANT_INPUTS = frozenset({"body_mass", "body_inertia", "body_ipos", "body_iquat", "dof_armature"})
+
 # Warnings after which a simulation's state means nothing any more (MuJoCo resets it by itself).
 _DIVERGED = [
     int(warning.value)
@@ -57,6 +60,17 @@ class Simulator(Protocol):
         positions or velocities outside a step. Derived fields (xpos, site_xpos, sensordata, …)
         describe the newest state, except forces and touches, which describe the last substep.
         """
+        ...
+
+    def model_field(self, name: str) -> Tensor:
+        """A live [sims, ...] tensor over an MjModel field, which from now on may differ between simulations.
+
+        Write where an episode begins; after one of `CONSTANT_INPUTS` call `set_constants`.
+        """
+        ...
+
+    def set_constants(self, rows: Tensor) -> None:
+        """Compute anew what MuJoCo derives from `CONSTANT_INPUTS` (mj_setConst); `forward` has to follow."""
         ...
 
     def begin_step(self) -> None:
@@ -119,12 +133,21 @@ class CpuSimulator:
         self._background = ThreadPoolExecutor(1, thread_name_prefix="ludus-sim")
         self._pending: Future[None] | None = None
         self._fields: dict[str, Tensor] = {}
+        self._model_fields: dict[str, Tensor] = {}
 
     def field(self, name: str) -> Tensor:
         if name not in self._fields:
             self._fields[name] = _live_tensor(self._batch.bind(name))
             self.forward()  # a derived field bound just now would be zero until the next call
         return self._fields[name]
+
+    def model_field(self, name: str) -> Tensor:
+        if name not in self._model_fields:
+            self._model_fields[name] = torch.from_numpy(self._batch.expand(name))
+        return self._model_fields[name]
+
+    def set_constants(self, rows: Tensor) -> None:
+        self._batch.set_const(rows.numpy())
 
     def begin_step(self) -> None:
         self._pending = self._background.submit(self._simulate)
@@ -164,10 +187,13 @@ class CpuSimulator:
         return {}
 
     def state(self) -> State:
-        return {"rows": torch.from_numpy(self._batch.state.copy())}
+        return {"rows": torch.from_numpy(self._batch.state.copy())} | saved_model(self._model_fields)
 
     def load_state(self, state: State) -> None:
         self._batch.state[:] = sane_rows(state["rows"], self._batch.state.shape).numpy()
+        load_model_fields(self._model_fields, state)
+        if not CONSTANT_INPUTS.isdisjoint(self._model_fields):
+            self._batch.set_const()
         self.forward()
         self._warnings_seen = self._warnings()
 
@@ -183,6 +209,23 @@ def sane_rows(rows: Tensor, shape: tuple[int, ...]) -> Tensor:
             "it is damaged, or was saved with another model or another number of environments."
         )
     return rows
+
+
+def saved_model(fields: dict[str, Tensor]) -> State:
+    """What differs between the models of the simulations, as a part of a simulator's state."""
+    return {"model": {name: field.clone() for name, field in fields.items()}} if fields else {}
+
+
+def load_model_fields(fields: dict[str, Tensor], state: State) -> None:
+    saved = state.get("model", {})
+    for name, field in fields.items():
+        value = saved.get(name)
+        if not isinstance(value, Tensor) or value.shape != field.shape or not bool(value.isfinite().all()):
+            raise CheckpointError(
+                f"The checkpoint does not hold {name} of {len(field)} simulations: it is damaged, or was saved "
+                "without this randomisation."
+            )
+        field.copy_(value)
 
 
 def make_simulator(
