@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ludus.envs.importing import find_callable
-from ludus.errors import ConfigError, EnvError, did_you_mean, plain_text
+from ludus.errors import ConfigError, EnvError, LudusError, did_you_mean, plain_text
 
 if TYPE_CHECKING:
     from ludus.envs.sim_task import Rows, SimTask
@@ -43,7 +43,15 @@ class Term:
     own: bool = False  # the user's: what it returns is looked at
 
     def __call__(self, *arguments: Any) -> Tensor:
-        return self.function(*arguments, **self.params) if self.params else self.function(*arguments)
+        if not self.own:
+            return self.function(*arguments)
+        try:
+            return self.function(*arguments, **self.params)
+        except LudusError:
+            raise
+        except Exception as error:
+            name = f"{self.function.__module__}:{self.function.__qualname__}"
+            raise EnvError(f"The term {name} raised {type(error).__name__}: {error}") from error
 
 
 Table = Mapping[str, Term]
@@ -73,7 +81,7 @@ EVERYWHERE: dict[str, Table] = {
 
 
 # Settings -----------------------------------------------------------------------------------------
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TermSettings:
     """Changes to the terms of a MuJoCo task. Tables that are empty change nothing."""
 
