@@ -24,3 +24,11 @@ def test_own_eyes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.syspath_prepend(str(EXAMPLES))  # a run finds its network again by the module's name
     load_example("own_eyes").main(steps=2_048)
     assert "of 100 balls caught" in capsys.readouterr().out
+
+
+def test_own_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A reward term and a termination of the user's, and a randomised half-cheetah."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    load_example("own_reward").main(steps=2_048)
+    assert "reward/jerk" in capsys.readouterr().out

@@ -431,36 +431,41 @@ def on_warp(config: Any) -> Any:
 
 
 @pytest.fixture
-def warp() -> None:
+def wp() -> Any:
     module = pytest.importorskip("warp", reason="MuJoCo Warp is not installed: pip install 'ludus[gpu]'")
     pytest.importorskip("mujoco_warp")
     module.config.optimization_level = 0  # on the CPU, where kernels take longer to compile than to run
+    return module
 
 
 @pytest.mark.slow
-def test_both_simulators_agree_on_the_same_randomised_models(warp: None) -> None:
+def test_both_simulators_agree_on_the_same_randomised_models(wp: Any) -> None:
     """States move between them, the models with them: the same masses, friction and motors, the same motion."""
     fields = {name: KUKA_ALL[name] for name in ("mass", "friction", "motors")}
     config = KukaConfig(fixed=True, assist=0.0, randomization=fields)
     threads, env = make(config, 4), make(on_warp(config), 4)
     threads.reset(0)
     env.reset(0)
+    threads.sim.field("qvel")[:, 10] = -0.8  # the cube slides
     env.load_state(threads.state())
     for name in ("body_subtreemass", "dof_invweight0"):
-        import warp as wp
-
-        constants = wp.to_torch(getattr(env.sim.warp_model, name))  # type: ignore[attr-defined]
-        expected = torch.stack([torch.tensor(getattr(threads.sim._batch.get_model(i), name)) for i in range(4)])  # type: ignore[attr-defined]
-        assert torch.allclose(constants.double(), expected, rtol=1e-3, atol=1e-4), name
-    for action in actions(env, 8):
+        constants = wp.to_torch(getattr(env.sim.warp_model, name)).double()  # type: ignore[attr-defined]
+        models = [threads.sim._batch.get_model(row) for row in range(4)]  # type: ignore[attr-defined]
+        expected = torch.stack([torch.tensor(getattr(model, name)) for model in models])
+        assert torch.allclose(constants, expected, rtol=1e-3, atol=1e-4), name
+    # The fingers begin pressed against their stop, whose softness differs a little, randomised or not.
+    compared = [column for column in range(34) if column != threads.observation_columns()["opening"].start]
+    for action in actions(env, 6):
         one, two = threads.step(action), env.step(action)
-        assert torch.allclose(one.obs, two.obs, atol=5e-3)
+        assert torch.allclose(one.obs[:, compared], two.obs[:, compared], atol=5e-3)
+    cube = one.obs[:, threads.observation_columns()["cube"]]
+    assert float(cube[:, 1].max() - cube[:, 1].min()) > 0.02  # each slid its own way
     threads.close()
     env.close()
 
 
 @pytest.mark.slow
-def test_on_warp_episodes_draw_anew_where_they_end(warp: None) -> None:
+def test_on_warp_episodes_draw_anew_where_they_end(wp: Any) -> None:
     env = make(on_warp(KukaConfig(max_steps=50, randomization=KUKA_ALL)), 4)
     env.reset(0)
     before = {
@@ -481,7 +486,7 @@ def test_on_warp_episodes_draw_anew_where_they_end(warp: None) -> None:
 
 
 @pytest.mark.slow
-def test_on_warp_a_run_that_was_stopped_equals_one_that_was_not(warp: None, tmp_path: Path) -> None:
+def test_on_warp_a_run_that_was_stopped_equals_one_that_was_not(wp: Any, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"simulator": "warp", "max_steps": 6}
     whole = trained(tmp_path / "whole", **settings)
     stopped = trained(tmp_path / "stopped", Stop(3), **settings)
