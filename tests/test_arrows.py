@@ -28,7 +28,7 @@ MAP = {
     "data": "envs.check errors files ranges",
     "config": "envs errors policies ranges",
     "config_files": "config envs errors files",
-    "trust": "config errors files",
+    "trust": "config envs.terms errors files",
     "training": "config envs errors files graphs logging policies",  # it knows jobs, and no algorithm
     "algorithms": "buffers config config_files data envs errors graphs policies ranges training trust",
     "settings": "algorithms.registry config config_files errors policies",
@@ -50,6 +50,8 @@ MAP = {
 # Arrows that close a circle for types alone: nothing is imported when the program runs.
 TYPES_ONLY = {
     ("ludus.training.callbacks", "ludus.training.loop"),  # a callback is handed the trainer that calls it
+    ("ludus.envs.terms", "ludus.envs.sim_task"),  # and a term the task that it is of
+    ("ludus.envs.randomization", "ludus.envs.sim_task"),
 }
 
 

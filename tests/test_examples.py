@@ -59,3 +59,11 @@ def test_own_algorithm_from_the_command_line(tmp_path: Path) -> None:
     assert "learning_rate: 0.001" in (tmp_path / "run" / "config.yaml").read_text()
     wrong = command("train", "gym:CartPole-v1", *algo, "--ppo.clip", "0.1")
     assert "--ppo.clip is a setting of amp and ppo: with --algo own_algorithm:A2C_ALGORITHM" in wrong.stderr
+
+
+def test_own_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A reward term and a termination of the user's, and a randomised half-cheetah."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    load_example("own_reward").main(steps=2_048)
+    assert "reward/jerk" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """Configuration files: plain YAML, read without trusting it and held to the types of the fields."""
 
 import dataclasses
+import json
 import types
 import typing
 from pathlib import Path
@@ -65,6 +66,17 @@ def read_values(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"{path} does not hold a configuration (names and values).")
     return values
+
+
+def read_table(text: str) -> dict[str, Any]:
+    """Names and values, as JSON on the command line."""
+    try:
+        table = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{plain_text(text, 200)!r} is not JSON: {error}.") from None
+    if not isinstance(table, dict):
+        raise ConfigError(f"{plain_text(text, 200)!r} must be names and values: '{{\"name\": …}}'.")
+    return table
 
 
 def from_dict(values: dict[str, Any], base: C) -> C:

@@ -20,7 +20,7 @@ from ludus.envs.kuka.task import SUBSTEPS, KukaConfig, KukaPickPlace, scene_path
 from ludus.envs.sim_task import Score
 from ludus.envs.vec import derive_seed
 from ludus.errors import ConfigError, DataError
-from ludus.saved_run import load, run_config, run_folder
+from ludus.saved_run import load, run_folder, trusted_config
 
 LANGUAGE = "pick up the cube and place it on the pad"
 CAMERAS = {"agentview_rgb": "agentview", "eye_in_hand_rgb": "eye_in_hand"}
@@ -111,7 +111,7 @@ def _policy(source: str) -> tuple[Act, Callable[[Tensor], None], KukaConfig]:
     if source == SCRIPTED:
         return scripted_action, lambda ended: None, KukaConfig()
     folder = run_folder(source)
-    env_config = run_config(folder).env
+    env_config = trusted_config(folder, trust=False).env
     if not isinstance(env_config, KukaConfig):
         raise ConfigError(f"{folder} is no run of the KUKA task, the only one that can be recorded so far.")
     actor = load(folder).actor()

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ import yaml
 
 from ludus.algorithms.registry import Algorithm, learns_policy, make_job, register_algorithm
 from ludus.config import TrainConfig, to_dict
-from ludus.config_files import PlainDumper
-from ludus.envs import display_of, make_vec_env, sees_by_warp
+from ludus.config_files import PlainDumper, read_table
+from ludus.envs import EnvConfig, display_of, make_vec_env, sees_by_warp
 from ludus.envs.abilities import tabulate
 from ludus.envs.showing import make_shown_env, make_trial_env
+from ludus.envs.terms import TermSettings
 from ludus.envs.vec import VecEnv, derive_seed
 from ludus.errors import ConfigError, LudusError
 from ludus.files import is_temporary, persistently, read_json, write_whole
@@ -313,13 +315,19 @@ def make_env(name: str, num_envs: int | None = None, evaluation: bool = False, *
 
 
 def evaluate_run(
-    run: str | Path, episodes: int, deterministic: bool, seed: int | None = None, trust: bool = False
+    run: str | Path,
+    episodes: int,
+    deterministic: bool,
+    seed: int | None = None,
+    trust: bool = False,
+    randomization: str | dict[str, Any] | None = None,
 ) -> Evaluation:
     """Evaluate a run's best policy on starts used neither in training nor in choosing the best.
 
-    Where the starts are fixed they are those by which it was chosen. `trust` as in `resume`.
+    Where the starts are fixed they are those by which it was chosen. `trust` as in `resume`, `randomization` as in
+    `measure_run`.
     """
-    return measure_run(run, episodes, deterministic, seed, trust=trust)[0]
+    return measure_run(run, episodes, deterministic, seed, trust=trust, randomization=randomization)[0]
 
 
 def measure_run(
@@ -329,11 +337,13 @@ def measure_run(
     seed: int | None = None,
     clips: str = "",
     trust: bool = False,
+    randomization: str | dict[str, Any] | None = None,
 ) -> tuple[Evaluation, list[dict[str, Any]]]:
     """The same, and the lines of a table where the episodes are of several kinds.
 
     An environment with fixed starts plays each of them once, whatever `episodes` says. `clips`: others for a
-    humanoid to follow than those it was trained on.
+    humanoid to follow than those it was trained on. `randomization`: another than the run's own: "off", the name
+    of a preset that has one, or the settings, also as JSON.
     """
     folder = run_folder(run)
     config = trusted_config(folder, trust)
@@ -344,7 +354,7 @@ def measure_run(
     seen_there = config.device != "cpu" and torch.cuda.is_available() and sees_by_warp(config.env, "cuda")
     device = torch.device("cuda" if seen_there else "cpu")
     policy = load(folder, trust).to(device)
-    env = make_trial_env(config.env, clips, episodes, device)
+    env = make_trial_env(_randomized(config.env, randomization), clips, episodes, device)
     try:
         refuse_misfit(policy, env)
         stream = derive_seed(config.seed if seed is None else seed, 5)
@@ -352,6 +362,24 @@ def measure_run(
         return result, tabulate(env, result.metrics, result.labels)
     finally:
         env.close()
+
+
+def _randomized(env: EnvConfig, randomization: str | dict[str, Any] | None) -> EnvConfig:
+    """The task, randomised as is said."""
+    if randomization is None:
+        return env
+    if not isinstance(env, TermSettings):
+        raise ConfigError("--randomization is for tasks that MuJoCo simulates here: KUKA, runners, humanoid.")
+    if randomization == "off":
+        randomization = {}
+    elif isinstance(randomization, str) and randomization.lstrip().startswith("{"):
+        randomization = read_table(randomization)
+    elif isinstance(randomization, str):
+        name = randomization
+        randomization = getattr(find_preset(name).config.env, "randomization", {})
+        if not randomization:
+            raise ConfigError(f"The preset {name!r} randomises nothing.")
+    return replace(env, randomization=randomization)
 
 
 # Pictures ---------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The one decision whether code that a configuration names may be imported.
 
-A configuration can name code: the module of an environment. What a user types on the command line or writes into a
-program is the user's own word. What a run folder or a configuration file says may be a stranger's, so its code is
-imported only if
+A configuration can name code: the module of an environment, of a term of its task or of a network. What a user
+types on the command line or writes into a program is the user's own word. What a run folder or a configuration
+file says may be a stranger's, so its code is imported only if
 
 - this user trained that run on this machine, which a mark in the run proves, or
 - the user says so: `--trust`, in Python `trust=True`.
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.config import TrainConfig, to_dict
+from ludus.envs.terms import KINDS
 from ludus.errors import LudusError, TrustError, plain_text
 from ludus.files import create, read_bounded, read_json, write_whole
 
@@ -92,8 +93,8 @@ def _callables(config: TrainConfig) -> tuple[str, ...]:
     """What is imported and called."""
     env = config.env
     algorithm = config.algo if ":" in config.algo else ""
-    named = (*(str(getattr(env, name, "")) for name in ("id", "factory")), config.policy.network, algorithm)
-    return type(env).__name__, *named
+    named = (str(getattr(env, name, "")) for name in ("id", "factory"))
+    return type(env).__name__, *named, *getattr(env, "callables", ()), config.policy.network, algorithm
 
 
 def _signature(key: bytes, config: TrainConfig) -> str:
@@ -103,6 +104,8 @@ def _signature(key: bytes, config: TrainConfig) -> str:
         "names": {name: env[name] for name in ("id", "factory", "kwargs") if name in env},
         "files": {module: _file_of(module) for module in config.imports},
     }
+    if getattr(config.env, "callables", ()):  # with the arguments that they are given
+        signed["terms"] = {name: env[name] for name in (*KINDS, "randomization")}
     if config.policy.network:
         signed["network"] = [config.policy.network, config.policy.network_kwargs]
     if ":" in config.algo:

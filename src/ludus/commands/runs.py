@@ -17,6 +17,7 @@ def evaluate(arguments: list[str]) -> None:
         json: Annotated[bool, Flag] = False,
         seed: int | None = None,
         clip: str = "",
+        randomization: str = "",
         trust: Annotated[bool, Flag] = False,
     ) -> None:
         """Measure a run's best policy on starts that neither training nor the choice of the best has used.
@@ -31,15 +32,23 @@ def evaluate(arguments: list[str]) -> None:
             json: Print the result as JSON; the table is in its "rows".
             seed: Of the starts; by default the run's own evaluation stream.
             clip: Clips to follow instead of those trained on: names, files or folders, with commas between.
+            randomization: Of the simulations, instead of the run's own: off, a preset that has one, or JSON.
             trust: Import the code that the run names, though you did not train it on this machine.
         """
-        _print_evaluation(run, episodes, stochastic, json, seed, clip, trust)
+        _print_evaluation(run, episodes, stochastic, json, seed, clip, randomization, trust)
 
     tyro.cli(command, args=arguments, prog="ludus eval")
 
 
 def _print_evaluation(
-    run: Path, episodes: int, stochastic: bool, as_json: bool, seed: int | None, clips: str, trust: bool
+    run: Path,
+    episodes: int,
+    stochastic: bool,
+    as_json: bool,
+    seed: int | None,
+    clips: str,
+    randomization: str,
+    trust: bool,
 ) -> None:
     from ludus.algorithms.registry import learns_policy
     from ludus.envs import display_of
@@ -56,7 +65,7 @@ def _print_evaluation(
         told = {name.removeprefix("reward/"): value for name, value in metrics.items()}
         print(json.dumps(told) if as_json else f"held-out episodes: {evaluation_line(metrics)}")
         return
-    result, rows = measure_run(run, episodes, not stochastic, seed, clips, trust)
+    result, rows = measure_run(run, episodes, not stochastic, seed, clips, trust, randomization or None)
     summary = result.summary()
     if as_json:
         table = {"rows": rows} if rows else {}

@@ -1,5 +1,6 @@
 """`ludus train` and `ludus resume`."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import tyro
 from ludus.commands.arguments import Flag, Verb, take_flag, take_option
 from ludus.commands.environments import print_presets
 from ludus.config import TrainConfig
-from ludus.config_files import load_shared_config
+from ludus.config_files import load_shared_config, read_table
 from ludus.settings import algo_in, load_config, names_in, refuse_foreign, settle, short_names
 from ludus.training.run_folder import FINAL, pointed_by
 from ludus.trust import require_trust_in_file
@@ -46,6 +47,7 @@ def train(arguments: list[str]) -> None:
     refuse_foreign(base, _names_given(rest))  # settings of other algorithms, which the flags below do not know
     config: TrainConfig = tyro.cli(
         tyro.conf.AvoidSubcommands[type(base)],  # type: ignore[misc]
+        registry=_registry(),
         default=_with_kwargs(base, {}),
         args=_with_short_names(rest),
         prog=f"ludus train {name}",
@@ -59,6 +61,25 @@ def train(arguments: list[str]) -> None:
     config = settle(config, _names_given(rest))
     folder = train_preset(name, run_dir=run_dir, config=_with_kwargs(config, kwargs | _kwargs_of(config)))
     _exit_if_incomplete(folder)
+
+
+def _registry() -> Any:
+    """Settings that are tables of any values are JSON on the command line."""
+    registry = tyro.constructors.ConstructorRegistry()
+
+    @registry.primitive_rule
+    def json_rule(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
+        if info.type != dict[str, Any]:
+            return None
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="JSON",
+            instance_from_str=lambda words: read_table(words[0]),
+            is_instance=lambda value: isinstance(value, dict),
+            str_from_instance=lambda table: [json.dumps(table)],
+        )
+
+    return registry
 
 
 def _kwargs_of(config: TrainConfig) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import torch
 from mujoco import batch as mujoco_batch
 from torch import Tensor
 
+from ludus.envs.model_fields import CONSTANT_INPUTS, load_model_fields, saved_model
 from ludus.envs.vec import State
 from ludus.errors import CheckpointError, ConfigError
 
@@ -56,6 +57,17 @@ class Simulator(Protocol):
         positions or velocities outside a step. Derived fields (xpos, site_xpos, sensordata, …)
         describe the newest state, except forces and touches, which describe the last substep.
         """
+        ...
+
+    def model_field(self, name: str) -> Tensor:
+        """A live [sims, ...] tensor over an MjModel field, which from now on may differ between simulations.
+
+        Write where an episode begins; after one of `CONSTANT_INPUTS` call `set_constants`.
+        """
+        ...
+
+    def set_constants(self, rows: Tensor) -> None:
+        """Compute anew what MuJoCo derives from `CONSTANT_INPUTS` (mj_setConst); `forward` has to follow."""
         ...
 
     def begin_step(self) -> None:
@@ -118,12 +130,21 @@ class CpuSimulator:
         self._background = ThreadPoolExecutor(1, thread_name_prefix="ludus-sim")
         self._pending: Future[None] | None = None
         self._fields: dict[str, Tensor] = {}
+        self._model_fields: dict[str, Tensor] = {}
 
     def field(self, name: str) -> Tensor:
         if name not in self._fields:
             self._fields[name] = _live_tensor(self._batch.bind(name))
             self.forward()  # a derived field bound just now would be zero until the next call
         return self._fields[name]
+
+    def model_field(self, name: str) -> Tensor:
+        if name not in self._model_fields:
+            self._model_fields[name] = torch.from_numpy(self._batch.expand(name))
+        return self._model_fields[name]
+
+    def set_constants(self, rows: Tensor) -> None:
+        self._batch.set_const(rows.numpy())
 
     def begin_step(self) -> None:
         self._pending = self._background.submit(self._simulate)
@@ -163,10 +184,13 @@ class CpuSimulator:
         return {}
 
     def state(self) -> State:
-        return {"rows": torch.from_numpy(self._batch.state.copy())}
+        return {"rows": torch.from_numpy(self._batch.state.copy())} | saved_model(self._model_fields)
 
     def load_state(self, state: State) -> None:
         self._batch.state[:] = sane_rows(state["rows"], self._batch.state.shape).numpy()
+        load_model_fields(self._model_fields, state)
+        if not CONSTANT_INPUTS.isdisjoint(self._model_fields):
+            self._batch.set_const()
         self.forward()
         self._warnings_seen = self._warnings()
 

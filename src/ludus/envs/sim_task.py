@@ -1,7 +1,8 @@
 """The step of every task on a batched simulator: act, simulate, score, restart the rows that ended.
 
-A task says how an action becomes a control, what is seen, what it is worth and how an episode begins.
-Episode ends, time limits, diverged simulations and exact state are handled here, once for all tasks.
+A task says how an action becomes a control and how an episode begins; its tables of terms (terms.py) say what is
+seen, what it is worth and when it ends. Episode ends, time limits, diverged simulations, randomisation and exact
+state are handled here, once for all tasks.
 
 A restart works in one of two ways. On the CPU only the rows that ended are computed. A simulator on a GPU does
 it for all rows and keeps the result where an episode ended, since asking which those are would mean to wait
@@ -17,9 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.envs.model_fields import CONSTANT_INPUTS
+from ludus.envs.randomization import Randomization, make_randomization, overrides
 from ludus.envs.row_space import RowSpace
 from ludus.envs.sim import Simulator
+from ludus.envs.terms import KINDS, Observations, Rewards, Table, Terminations, TermSettings, choose
 from ludus.envs.vec import State, Step, VecEnv, restore_generator
+from ludus.errors import ConfigError
 
 Rows = slice | Tensor  # all rows, or sorted indices
 ALL_ROWS = slice(None)
@@ -34,7 +39,21 @@ class Score(NamedTuple):
 
 
 class SimTask(VecEnv):
-    """One row a simulation. Subclasses hold extra per-row tensors in `self.memory`, saved with the state."""
+    """One row a simulation. Subclasses hold extra per-row tensors in `self.memory`, saved with the state.
+
+    The last thing a subclass does when it is made is `use_terms`.
+    """
+
+    rewards: Rewards
+    terminations: Terminations
+    observations: Observations
+    randomization: tuple[Randomization, ...] = ()
+    _randomized: frozenset[str] = frozenset()  # model fields that differ between simulations
+    _constants_change = False
+    _keeps_actions = False
+    _late: tuple[Randomization, ...] = ()  # those that change actions
+    _rough: tuple[Randomization, ...] = ()  # those that disturb
+    _blurred: tuple[Randomization, ...] = ()  # those that change observations
 
     def __init__(
         self,
@@ -68,13 +87,29 @@ class SimTask(VecEnv):
     def control(self, action: Tensor) -> None:
         """Write the simulator's controls for `action`, already clipped to the action space."""
 
-    @abstractmethod
+    def look_at(self, rows: Rows) -> None:
+        """Gather what several observation terms of `rows` read, for all of them."""
+
     def observe(self, rows: Rows) -> Tensor:
         """[n, obs] observations of `rows`."""
+        self.look_at(rows)
+        obs = self.observations.show(self, rows).float()
+        for term in self._blurred:
+            obs = term.see(self, obs, rows)
+        return obs
 
     @abstractmethod
+    def measure(self) -> dict[str, Tensor]:
+        """Compute what several terms of the step just simulated read; may update `memory`. The task's metrics."""
+
     def score(self) -> Score:
-        """What the step just simulated was worth; may update `memory`."""
+        """What the step just simulated was worth."""
+        metrics = self.measure()
+        reward = self.rewards.pay(self)
+        terminated, ended = self.terminations.judge(self)
+        metrics |= self.rewards.metrics()
+        metrics |= ended
+        return Score(reward, terminated, metrics)
 
     @abstractmethod
     def new_episodes(self, rows: Rows, n: int) -> dict[str, Tensor]:
@@ -93,6 +128,75 @@ class SimTask(VecEnv):
     def out_of_time(self) -> Tensor:
         """[rows] bool: the episode has lasted as long as it may."""
         return self.elapsed >= self.max_steps
+
+    # Its terms ----------------------------------------------------------------------------------
+    def use_terms(
+        self,
+        settings: TermSettings,
+        rewards: Table,
+        terminations: Table,
+        observations: Table,
+        fused: bool = True,
+    ) -> None:
+        """The task's own tables, with what the settings change. `fused` as of `Rewards`."""
+        tables = dict(zip(KINDS, (rewards, terminations, observations), strict=True))
+        chosen = {kind: choose(kind, table, getattr(settings, kind)) for kind, table in tables.items()}
+        if any(term.own for terms in chosen.values() for term in terms.values()):
+            self._keep_actions()
+        self.rewards = Rewards(chosen["rewards"], self.num_rows, self.dtype, self.device, fused)
+        self.terminations = Terminations(chosen["terminations"], self._never)
+        self.observations = Observations(chosen["observations"])
+        if settings.observations:
+            self._resize()
+        self._randomize(make_randomization(settings.randomization))
+
+    def _keep_actions(self) -> None:
+        """For terms of the user's; a task's own need none."""
+        self._keeps_actions = True
+        size = self.action_space.shape
+        assert size is not None
+        for name in ("action", "last_action"):
+            self.memory[name] = torch.zeros((self.num_rows, *size), device=self.device)
+
+    def _resize(self) -> None:
+        """Other observations have another size."""
+        if isinstance(self.obs_space, RowSpace):
+            raise ConfigError("--env.observations changes vectors; with images leave it empty.")
+        if not self.observations.terms:
+            raise ConfigError("--env.observations leaves nothing to be seen.")
+        size = self.observe(ALL_ROWS).shape[1]
+        self.obs_space = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+        self._obs = torch.zeros((self.num_rows, size), device=self.device)
+
+    def _randomize(self, terms: list[Randomization]) -> None:
+        for term in terms:
+            term.prepare(self)
+        self.randomization = tuple(terms)
+        self._constants_change = not CONSTANT_INPUTS.isdisjoint(self._randomized)
+        ways = ("act", "disturb", "see")
+        self._late, self._rough, self._blurred = (
+            tuple(term for term in terms if overrides(term, way)) for way in ways
+        )
+
+    @property
+    def action(self) -> Tensor:
+        """[rows, size] the newest action that was chosen, for terms of the user's."""
+        return self.memory["action"]
+
+    @property
+    def last_action(self) -> Tensor:
+        """[rows, size] the action before that; zeros in the first step of an episode."""
+        return self.memory["last_action"]
+
+    def observation_columns(self) -> dict[str, slice]:
+        """Where each observation term stands in a row."""
+        self.look_at(ALL_ROWS)
+        return self.observations.columns(self, ALL_ROWS)
+
+    def randomized_field(self, name: str) -> Tensor:
+        """A model field that differs between simulations from now on; `Randomization.begin` gives its values."""
+        self._randomized |= {name}
+        return self.sim.model_field(name)
 
     # The contract -------------------------------------------------------------------------------
     @property
@@ -119,7 +223,15 @@ class SimTask(VecEnv):
 
     def begin_step(self, action: Tensor) -> None:
         low, high = self._action_bounds
-        self.control(action.to(self.device).clamp(low, high))
+        action = action.to(self.device).clamp(low, high)
+        if self._keeps_actions:
+            self.last_action.copy_(self.action)
+            self.action.copy_(action)
+        for term in self._late:
+            action = term.act(self, action)
+        for term in self._rough:
+            term.disturb(self)
+        self.control(action)
         self.sim.begin_step()
 
     def end_step(self) -> Step:
@@ -159,6 +271,7 @@ class SimTask(VecEnv):
             "memory": {name: value.clone() for name, value in self.memory.items()},
             "obs": self._obs.clone(),
             "generator": self.generator.get_state(),
+            "reward_totals": self.rewards.totals.clone(),
         }
 
     def load_state(self, state: State) -> None:
@@ -168,6 +281,10 @@ class SimTask(VecEnv):
             value.copy_(state["memory"][name])
         self._obs.copy_(state["obs"])
         restore_generator(self.generator, state["generator"])
+        if "reward_totals" in state:  # older ones have none: what they miss is a part of one metric
+            self.rewards.totals.copy_(state["reward_totals"])
+        for term in self.randomization:
+            term.loaded(self)
 
     def faults(self) -> dict[str, float]:
         return self.sim.faults()
@@ -178,31 +295,49 @@ class SimTask(VecEnv):
     # Restarting ---------------------------------------------------------------------------------
     def _restart_rows(self, rows: Tensor) -> None:
         """New episodes in `rows`, and nothing done for the others."""
-        start = self.new_episodes(rows, len(rows))
+        start = self._starts(rows, len(rows))
         self.sim.reset(rows)
         for name, value in start.items():
             self._live(name)[rows] = value
+        if self._constants_change:
+            self.sim.set_constants(rows)
         self.sim.forward(rows)
         self.elapsed[rows] = 0
+        self.rewards.forget(rows)
         for name, value in self.begun(rows).items():
             self.memory[name][rows] = value
         self._obs[rows] = self.observe(rows)
 
     def _restart_where(self, ended: Tensor) -> None:
         """New episodes where `ended`, [rows] bool, without asking where that is; tensors stay in place."""
-        start = self.new_episodes(ALL_ROWS, self.num_rows)
+        start = self._starts(ALL_ROWS, self.num_rows)
         self.sim.reset(ended)
         for name, value in start.items():
             _overwrite(self._live(name), value, ended)
+        if self._constants_change:
+            self.sim.set_constants(ended)
         self.sim.forward(ended)
         self.elapsed.masked_fill_(ended, 0)
+        self.rewards.forget(ended)
         for name, value in self.begun(ALL_ROWS).items():
             _overwrite(self.memory[name], value, ended)
         _overwrite(self._obs, self.observe(ALL_ROWS), ended)
 
+    def _starts(self, rows: Rows, n: int) -> dict[str, Tensor]:
+        """`new_episodes`, and what is drawn for them besides."""
+        values = self.new_episodes(rows, n)
+        if self._keeps_actions:
+            for name in ("action", "last_action"):
+                values[name] = self.action.new_zeros((n, self.action.shape[1]))
+        for term in self.randomization:
+            term.begin(self, n, values)
+        return values
+
     def _live(self, name: str) -> Tensor:
-        """What `new_episodes` means by a name: the task's memory, or else a field of the simulator."""
-        return self.memory[name] if name in self.memory else self.sim.field(name)
+        """What a start means by a name: the task's memory, a model field, or else a field of the simulator."""
+        if name in self.memory:
+            return self.memory[name]
+        return self.sim.model_field(name) if name in self._randomized else self.sim.field(name)
 
     @property
     def _action_bounds(self) -> tuple[Tensor, Tensor]:
@@ -216,6 +351,11 @@ class SimTask(VecEnv):
         """Uniform random numbers from the task's own stream."""
         unit = torch.rand(shape, generator=self.generator, dtype=self.dtype, device=self.device)
         return low + (high - low) * unit
+
+    def integers(self, bounds: tuple[int, ...], n: int) -> Tensor:
+        """[n] whole numbers from the first bound to the last, both included, from the task's own stream."""
+        low, high = bounds
+        return self.uniform(low, high + 1, n).floor().long().clamp_(max=high)
 
 
 def _overwrite(live: Tensor, value: Tensor, where: Tensor) -> None:

@@ -23,6 +23,7 @@ import torch
 import warp as wp
 from torch import Tensor
 
+from ludus.envs.model_fields import CONSTANT_INPUTS, load_model_fields, saved_model
 from ludus.envs.vec import State
 
 # What a simulator brings up to date after a step. "positions": where bodies, geoms and sites are, the least work.
@@ -41,6 +42,15 @@ _POINTS_OF_OTHERS = 4
 _SPARE_POINTS = 8  # for contacts between moving geoms
 _CONTACT_OVERFLOW = mjw.OverflowType.BROADPHASE | mjw.OverflowType.NARROWPHASE | mjw.OverflowType.CCD
 _CONSTRAINT_OVERFLOW = mjw.OverflowType.NEFC | mjw.OverflowType.NJMAX_NNZ
+
+# What depends on `CONSTANT_INPUTS`.
+_DERIVED_CONSTANTS = (
+    "body_subtreemass",
+    "body_invweight0",
+    "dof_invweight0",
+    "tendon_invweight0",
+    "actuator_acc0",
+)
 
 # What an exact continuation needs, in the order of mjSTATE_INTEGRATION: a state that was saved by one simulator
 # can be loaded by the other.
@@ -97,6 +107,8 @@ class WarpSimulator:
             self.warp_data = mjw.make_data(model, nworld=num_sims, nconmax=self.contacts, njmax=self.constraints)
         self._overflow = wp.to_torch(self.warp_data.overflow)  # [sims] bits
         self._fields: dict[str, Tensor] = {}
+        self._model_fields: dict[str, Tensor] = {}
+        self._kept: list[Tensor] = []
         self._forces_wanted = False
         self._state_fields = [name for name, size in self._state_sizes() if size]
         self._defaults = {name: self.field(name)[:1].clone() for name in self._state_fields}
@@ -114,6 +126,28 @@ class WarpSimulator:
             self._fields[name] = tensor[:, None] if tensor.dim() == 1 else tensor
             self._forces_wanted |= name == "cfrc_ext"
         return self._fields[name]
+
+    def model_field(self, name: str) -> Tensor:
+        if name not in self._model_fields:
+            if name in CONSTANT_INPUTS and CONSTANT_INPUTS.isdisjoint(self._model_fields):
+                for derived in _DERIVED_CONSTANTS:
+                    self._expand(derived)
+            self._model_fields[name] = self._expand(name)
+        return self._model_fields[name]
+
+    def _expand(self, name: str) -> Tensor:
+        """One value a world. MuJoCo Warp reads what it has of a model field in turn: one for all, or one each."""
+        shared = getattr(self.warp_model, name)
+        values = wp.to_torch(shared)
+        each = values[:1].repeat(self.num_sims, *[1] * (values.dim() - 1)).contiguous()
+        self._kept.append(each)  # Warp only borrows torch's memory
+        setattr(self.warp_model, name, wp.from_torch(each, dtype=shared.dtype))
+        return each
+
+    def set_constants(self, rows: Tensor) -> None:
+        """For all simulations, as `forward`."""
+        with self.here():
+            mjw.set_const(self.warp_model, self.warp_data, restore=False)
 
     # A step -------------------------------------------------------------------------------------
     def begin_step(self) -> None:
@@ -182,13 +216,16 @@ class WarpSimulator:
 
     def state(self) -> State:
         parts = [self.field(name).flatten(1).double() for name in self._state_fields]
-        return {"rows": torch.cat(parts, dim=1)}
+        return {"rows": torch.cat(parts, dim=1)} | saved_model(self._model_fields)
 
     def load_state(self, state: State) -> None:
         fields = [self.field(name) for name in self._state_fields]
         parts = state["rows"].split([field[0].numel() for field in fields], dim=1)
         for field, part in zip(fields, parts, strict=True):
             field.copy_(part.reshape(field.shape))
+        load_model_fields(self._model_fields, state)
+        if not CONSTANT_INPUTS.isdisjoint(self._model_fields):
+            self.set_constants(torch.ones(self.num_sims, dtype=torch.bool, device=self.device))
         self.forward()
 
     def close(self) -> None:

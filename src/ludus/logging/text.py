@@ -50,8 +50,8 @@ def megabytes(value: float) -> str:
 
 
 def label(metric: str) -> str:
-    """A name to read: 'train/explained_variance' → 'explained variance'."""
-    return metric.rpartition("/")[2].replace("_", " ")
+    """A name to read: 'train/explained_variance' → 'explained variance', 'rollout/reward/time' → 'reward/time'."""
+    return (metric.partition("/")[2] or metric).replace("_", " ")
 
 
 _REWARD_WORDS = {  # of a learned reward on held-out episodes, in the order to tell them
@@ -126,6 +126,7 @@ def evaluation_line(metrics: dict[str, float], prefix: str = "eval/", display: D
     known = {"success_rate", "success_low", "success_high", "mean_reward", "std_reward", "mean_length", "episodes"}
     known |= {"cut_episodes", *(measure.metric for measure in measures)}
     own = [name for name in metrics if name.startswith(prefix) and name.removeprefix(prefix) not in known]
+    own = [name for name in own if "/" not in name.removeprefix(prefix)]  # without the terms of its reward
     if prefix + "success_rate" not in metrics:  # what the task itself says of how it went
         parts += [f"{label(name)} {number(metrics[name])}" for name in own[:2]]
         parts.append(reward_line(metrics, 2 if parts else 3))

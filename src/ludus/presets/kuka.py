@@ -27,6 +27,17 @@ _PICK_PLACE = PPOTrainConfig(
     eval=EvalConfig(every=50_000, episodes=100),
 )
 
+# What the cube weighs and how it slides, and how late the arm obeys, differs from episode to episode.
+_RANDOMIZATION = {
+    "cube_mass": {"kind": "body_mass", "bodies": ["cube"], "scale": [0.5, 3.0]},
+    "friction": {"kind": "friction", "scale": [0.5, 1.5]},
+    "latency": {"kind": "latency", "steps": [0, 2]},  # of 50 ms
+}
+_RANDOMIZED = dataclasses.replace(
+    _PICK_PLACE,
+    env=KukaConfig(num_envs=256, randomization=_RANDOMIZATION),
+)
+
 # Fewer iterations, each with eight times as many arms.
 _LARGE = dataclasses.replace(
     _PICK_PLACE,
@@ -73,6 +84,11 @@ PRESETS = [
         "kuka-pick-place",
         "A KUKA iiwa picks a cube up from anywhere on the table and places it on a pad (PPO).",
         _PICK_PLACE,
+    ),
+    Preset(
+        "kuka-randomized",
+        "The same with a cube of any weight, any friction, and an arm that obeys up to 100 ms late.",
+        _RANDOMIZED,
     ),
     Preset("kuka-pick-place-large", "The same with 2,048 arms on a GPU.", _LARGE),
     Preset("kuka-pixels", "The same seen through two cameras, with 2,048 arms on a GPU.", _PIXELS),

@@ -193,9 +193,14 @@ _NOT_JUDGED = ("num_envs", "threads", "workers", "simulator", "assist", "assist_
                "resample_floor", "resample_smoothing")  # fmt: skip
 
 
+_TABLES = ("rewards", "terminations", "observations", "randomization")
+
+
 def judged_task(config: EnvConfig) -> str:
     """The same for two configurations if evaluations in them can be compared."""
-    judged = {name: value for name, value in to_dict(config).items() if name not in _NOT_JUDGED}
+    settings = to_dict(config).items()
+    # Empty tables say nothing: runs from before there were any are judged alike.
+    judged = {k: v for k, v in settings if k not in _NOT_JUDGED and not (k in _TABLES and not v)}
     return hashlib.sha256(json.dumps(judged, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
 
