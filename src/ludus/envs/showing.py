@@ -58,8 +58,12 @@ def make_trial_env(trained: EnvConfig, clips: str, episodes: int, device: torch.
     if not clips:
         return make_eval_env(trained, episodes, device)
     env = make_eval_env(on_clips(trained, clips), episodes, device)
-    if isinstance(env, HumanoidTask) and isinstance(trained, HumanoidConfig):
-        act_as_trained(env, trained)
+    try:
+        if isinstance(env, HumanoidTask) and isinstance(trained, HumanoidConfig):
+            act_as_trained(env, trained)
+    except LudusError:  # the clips that it was trained on may be gone
+        env.close()
+        raise
     return env
 
 
