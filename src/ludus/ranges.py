@@ -53,7 +53,7 @@ SHARE = Range(0, 1)
 class Checked(typing.Protocol):
     """A section that has more to say about its values than a range of each."""
 
-    def check_tables(self, path: str) -> None: ...
+    def check_values(self, path: str) -> None: ...
 
 
 def check_fields(config: Any, path: str = "") -> None:
@@ -66,7 +66,7 @@ def check_fields(config: Any, path: str = "") -> None:
             flag = f"{path}{name}".replace("_", "-")
             raise ConfigError(f"--{flag} is {_told(value)}; {wrong}.")
     if isinstance(config, Checked):
-        config.check_tables(path)
+        config.check_values(path)
 
 
 @functools.cache

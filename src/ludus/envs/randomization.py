@@ -39,7 +39,7 @@ class Randomization:
 
     name: str  # in the settings; also of its entries in `task.memory`
 
-    def check(self, path: str) -> None:
+    def check_values(self, path: str) -> None:
         """A sentence for parameters that do not go together."""
 
     def prepare(self, task: "SimTask") -> None:
@@ -79,7 +79,7 @@ class _Scaled(Randomization):
 
     fields: ClassVar[tuple[str, ...]] = ()
 
-    def check(self, path: str) -> None:
+    def check_values(self, path: str) -> None:
         _refuse_no_interval(self.scale, f"{path}scale", "factors")
 
     def prepare(self, task: "SimTask") -> None:
@@ -156,7 +156,7 @@ class Latency(Randomization):
     steps: Annotated[tuple[int, ...], Range(0, 1_000, longest=2)] = (0, 2)
     """The shortest and the longest delay, in control steps; every episode draws its own."""
 
-    def check(self, path: str) -> None:
+    def check_values(self, path: str) -> None:
         _refuse_no_interval(self.steps, f"{path}steps", "whole numbers of steps")
 
     def prepare(self, task: "SimTask") -> None:
@@ -216,7 +216,7 @@ class Push(Randomization):
     every: Annotated[tuple[int, ...], Range(1, 10**6, longest=2)] = (50, 150)
     """The fewest and the most control steps from one push to the next."""
 
-    def check(self, path: str) -> None:
+    def check_values(self, path: str) -> None:
         _refuse_no_interval(self.every, f"{path}every", "whole numbers of steps")
         if not self.joints:
             raise ConfigError(f"--{path}joints is empty; name the joints that are pushed.")

@@ -118,7 +118,7 @@ class TermSettings:
         """Modules that this configuration names."""
         return tuple(dict.fromkeys(name.partition(":")[0] for name in self.callables))
 
-    def check_tables(self, path: str) -> None:
+    def check_values(self, path: str) -> None:
         """A sentence for what is wrong with the tables; names in them are held to the task when that is made."""
         from ludus.envs.randomization import check_randomization
 
