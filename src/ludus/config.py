@@ -24,7 +24,7 @@ from ludus.envs import ENV_KINDS, EnvConfig
 from ludus.envs.kuka.task import KukaConfig
 from ludus.errors import ConfigError, did_you_mean, plain_text
 from ludus.files import read_bounded
-from ludus.policies.policy import LAYER_SETTINGS, PolicyConfig
+from ludus.policies.policy import LAYER_SETTINGS, LAYERS_AFTER, PolicyConfig
 from ludus.ranges import LARGEST_SEED, MOST_ENVS, MOST_STEPS, MOST_THREADS, Range, check_fields
 
 
@@ -387,7 +387,7 @@ _INSTEAD = {  # what does the same for another algorithm
 def settle(config: TrainConfig, given: Iterable[str]) -> TrainConfig:
     """What a user gave, by these names, wins over what a preset says besides; what would do nothing is refused."""
     names = {SHORT_NAMES.get(name, name): name for name in given}
-    _refuse_replaced(names, config.policy)
+    _refuse_replaced(names, config)
     for full, name in names.items():
         if not _has_meaning(full, name, config):
             section, _, _ = full.partition(".")
@@ -406,13 +406,14 @@ def settle(config: TrainConfig, given: Iterable[str]) -> TrainConfig:
     return dataclasses.replace(config, loop=loop)
 
 
-def _refuse_replaced(names: Iterable[str], policy: PolicyConfig) -> None:
+def _refuse_replaced(names: Iterable[str], config: TrainConfig) -> None:
     """A network of the user's stands in the place of the built-in layers: their settings would do nothing."""
-    replaced = sorted(f"policy.{name}" for name in LAYER_SETTINGS)
-    given = next((name for name in replaced if name in names), None)
-    if policy.network and given:
+    kept = LAYERS_AFTER if config.algo in ("sac", "td3") else ()
+    replaced = sorted(f"policy.{name}" for name in LAYER_SETTINGS if name not in kept)
+    given, network = next((name for name in replaced if name in names), None), config.policy.network
+    if network and given:
         raise ConfigError(
-            f"--{given.replace('_', '-')} is a setting of the built-in layers, which {policy.network} replaces. "
+            f"--{given.replace('_', '-')} is a setting of the built-in layers, which {network} replaces. "
             "Give your network its settings by --policy.network-kwargs."
         )
 

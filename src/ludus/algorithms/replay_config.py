@@ -32,6 +32,9 @@ class ReplayConfig:
     """What target networks keep of themselves at an update; 0 copies."""
     longest: Annotated[int, Range(0, 10**9)] = 0
     """Longest episode the replay must hold, in steps; 0: what the environment says, else 1,000."""
+    shift: Annotated[int, Range(-1, 1_000)] = -1
+    """Images that are drawn are moved at random by up to so many pixels, against learning them by heart (DrQ); 0:
+    not; -1: by 4 of 84 pixels, by as much of images of other sizes."""
     bc: Annotated[float, Range(0)] = 0.0
     """Offline: how much the critic counts beside imitating the data (TD3+BC's alpha, mostly 2.5); 0: it alone."""
 

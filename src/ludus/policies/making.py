@@ -32,9 +32,10 @@ def make_replay_policy(
     kind: str, obs_space: gym.spaces.Box, action_space: ActionSpace, config: PolicyConfig, seed: int
 ) -> ReplayPolicy:
     """The same for "sac", "td3" or "dqn"."""
+    network = find_network(config.network) if config.network else None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return ReplayPolicy(kind, obs_space, action_space, config)
+        return ReplayPolicy(kind, obs_space, action_space, config, network)
 
 
 def name_of_network(network: MakeNetwork | str) -> str:
@@ -62,7 +63,7 @@ def policy_from(description: dict[str, Any], find: Callable[[str], MakeNetwork] 
         if name in config:  # older ones have no parts
             config[name] = tuple(config[name])
     obs_space, action_space = (space_from(description[k]) for k in ("obs_space", "action_space"))
+    network = find(str(config["network"])) if config.get("network") else None
     if description["kind"] == ActorCritic.kind:
-        network = find(str(config["network"])) if config.get("network") else None
         return ActorCritic(obs_space, action_space, PolicyConfig(**config), network)
-    return ReplayPolicy(description["kind"], obs_space, action_space, PolicyConfig(**config))  # refuses others
+    return ReplayPolicy(description["kind"], obs_space, action_space, PolicyConfig(**config), network)

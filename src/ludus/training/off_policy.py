@@ -123,7 +123,8 @@ class OffPolicyJob(ReplayJob):
 
 def _drawn_bytes(config: TrainConfig, policy: ReplayPolicy) -> int:
     """What an iteration's batches need to know, drawn and packed: rows, rewards, discounts and noise of each."""
-    a_batch = config.replay.batch_size * (2 * 8 + 4 + 4 + 2 * 4 * policy.head.noise_size)
+    shifts = 2 * 2 * 8 if policy.has_images else 0
+    a_batch = config.replay.batch_size * (2 * 8 + 4 + 4 + 2 * 4 * policy.head.noise_size + shifts)
     a_batch += 8 * 4 * config.reward.rrd_batch_size if config.reward.learned else 0
     return 2 * config.replay.train_batches * a_batch
 
