@@ -46,7 +46,7 @@ class Dot(gym.Env):
         self.dot = np.clip(self.dot + STRIDE * np.clip(action, -1, 1), 0, self.size - 1)
         self.time += 1
         cost = float(np.abs(self.dot - self.target).mean()) / STRIDE
-        return self._obs(), -cost, False, False, {}
+        return self._obs(), -cost / 10, False, False, {}
 
 
 gym.register("ludus-test/Dot-v0", entry_point="dot_env:Dot", max_episode_steps=STEPS)

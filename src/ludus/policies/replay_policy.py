@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 from torch import Tensor, nn
 
+from ludus.envs.row_space import parts_of
 from ludus.envs.vec import ActionSpace
 from ludus.errors import ConfigError
 from ludus.policies.mlp import MLP, StackedMLP, laid_out_as
@@ -90,6 +91,14 @@ class ReplayPolicy(Policy):
         """Makes of rows what the critics see: the shared one, or a new one of their own."""
         config = self.config
         return self.shared_encoder or self._make_encoder(config.critic_parts or config.actor_parts, ())
+
+    def learned_parts(self) -> list[str]:
+        """Names of the parts of an observation that actor or critics see, and a mask."""
+        config, names = self.config, [part.name for part in parts_of(self.obs_space)]
+        if config.network or not config.actor_parts:
+            return names
+        masks = () if self.mask is None else (self.mask.name,)
+        return [name for name in names if name in (*config.actor_parts, *config.critic_parts, *masks)]
 
     def outputs(self, x: Tensor, learned: int | None = None) -> tuple[list[Tensor], Tensor]:
         """(the encoder's layer outputs, the head's parameters); `backward` is for the first `learned` rows."""
