@@ -1,5 +1,6 @@
 """The policy: normaliser → trunk → head. It carries all that is needed to act."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
@@ -292,8 +293,7 @@ class Actor:
         policy = self.policy
         is_row = isinstance(obs, Tensor) or (isinstance(obs, np.ndarray) and obs.dtype != object)
         if policy.rows is None or (is_row and tuple(obs.shape[-1:]) == policy.rows.shape):
-            single = np.ndim(obs) == len(policy.obs_space.shape)
-            return (obs[None] if isinstance(obs, Tensor) else np.asarray(obs)[None]) if single else obs, single
+            return self._shaped(obs if isinstance(obs, Tensor) else np.asarray(obs))
         if policy.mask is not None and not (isinstance(obs, Mapping) and MASK in obs):
             if action_mask is None:
                 raise LudusError("This policy chooses among valid actions: say which, act(obs, action_mask=...).")
@@ -303,6 +303,18 @@ class Actor:
         except (KeyError, TypeError, ValueError, IndexError) as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else error
             raise LudusError(f"The observation does not fit {policy.rows.raw}: {why}") from error
+
+    def _shaped(self, obs: Tensor | np.ndarray) -> tuple[Tensor | np.ndarray, bool]:
+        """The same for numbers, whose shape an environment may give another than a row's: a matrix, a scalar."""
+        row, given = self.policy.obs_space.shape, tuple(obs.shape)
+        if given == row or given[1:] == row:
+            return (obs[None], True) if given == row else (obs, False)
+        size = math.prod(row)
+        if math.prod(given) == size:
+            return obs.reshape(1, *row), True
+        if math.prod(given[1:]) != size:
+            raise LudusError(f"The observation has the shape {given}; the policy sees rows of {row}.")
+        return obs.reshape(-1, *row), False
 
     def _choose(self, params: Tensor) -> Tensor:
         head = self.policy.head
