@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.wrappers import FrameStackObservation
 from torch import Tensor, nn
 
+import catch_env
 import dot_env
 import ludus
 from ludus.algorithms.agents import DQN, SAC, TD3, Agent, Batch, make_agent
@@ -22,13 +24,16 @@ from ludus.algorithms.replay_learner import ReplayLearner
 from ludus.algorithms.rrd import RewardConfig
 from ludus.buffers.episodes import EpisodeStore
 from ludus.data import DataConfig, read_episodes
+from ludus.envs.gym import GymConfig, make_gym
 from ludus.envs.row_space import RowSpace
-from ludus.errors import ConfigError
+from ludus.envs.vec import VecEnv
+from ludus.errors import CheckpointError, ConfigError
 from ludus.export import export_onnx
 from ludus.policies.making import make_replay_policy
 from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.policies.vision import draw_shifts, shift_observations, usual_shift
+from ludus.training.replay_collector import ReplayCollector
 from ludus.training.replay_job import obs_field
 from test_agents import Net, generator, learn, normal_sample
 from test_images import BOTH, IMAGE, some_rows
@@ -399,6 +404,72 @@ def test_layers_follow_a_network_of_sac_and_are_replaced_in_dqn(tmp_path: Path) 
         ludus.train("gym:CartPole-v1", tmp_path / "run", algo="dqn", network=Mine, policy={"hidden": (8,)})
     with pytest.raises(ConfigError, match=r"--policy.image-features is a setting of the built-in layers"):
         ludus.train(DOT, tmp_path / "run", algo="sac", network=Mine, policy={"image_features": 8})
+
+
+# Stacks of frames ---------------------------------------------------------------------------------------
+def stacked_catch(stack: int = 4, padding: str = "reset") -> gym.Env:
+    return FrameStackObservation(catch_env.Catch(), stack, padding_type=padding)
+
+
+gym.register("ludus-test/StackedCatch-v0", entry_point=stacked_catch, max_episode_steps=20)  # type: ignore[arg-type]
+STACKED = "gym:test_replay_images:ludus-test/StackedCatch-v0"
+
+
+def stacked_env(workers: int = 0, **kwargs: Any) -> VecEnv:
+    return make_gym(GymConfig(STACKED.removeprefix("gym:"), 3, workers, kwargs=kwargs), 3)
+
+
+@pytest.mark.parametrize(("kwargs", "frames"), [({}, 4), ({"stack": 2}, 2), ({"padding": "zero"}, 1)])
+def test_stacks_that_repeat_the_first_frame_are_known(kwargs: dict[str, Any], frames: int) -> None:
+    for workers in (0, 1):
+        env = stacked_env(workers, **kwargs)
+        assert env.stacked_frames == frames
+        env.close()
+    assert make_gym(GymConfig(CATCH.removeprefix("gym:"), 1), 1).stacked_frames == 1
+
+
+def test_stacks_built_when_drawn_are_those_that_were_observed() -> None:
+    """Through ends of episodes, the end of the ring and episodes that are open, beside a store of whole stacks."""
+    env = stacked_env()
+    field, action = {"obs": obs_field(env.obs_space)}, ((1,), torch.float32)
+    stores = [EpisodeStore(field, action, 50, 3, 20, "cpu", stacked_frames=frames) for frames in (1, 4)]
+    assert stores[0].obs["obs"].numel() == 4 * stores[1].obs["obs"].numel()
+    policy = make_replay_policy(
+        "dqn", env.obs_space, env.action_space, PolicyConfig(hidden=(), image_features=8), 0
+    )
+    collectors = [ReplayCollector([stacked_env()], policy, store, seed=1) for store in stores]
+    first = 0
+    for steps in (1, 2, 4, 6, 30):
+        for collector in collectors:
+            collector.collect(steps, at_random=True)
+        draws = [store.draw_transitions(1, 200, generator(steps), 2) for store in stores]
+        assert all(torch.equal(a, b) for a, b in zip(*draws, strict=True))
+        for place in ("row", "next_row"):
+            whole, built = (
+                store.observations(getattr(draw, place)[0], store.start[draw.slot[0]])
+                for store, draw in zip(stores, draws, strict=True)
+            )
+            assert torch.equal(whole, built)
+        first += int((draws[0].row == stores[0].start[draws[0].slot]).sum())
+    assert first > 0
+    assert stores[0].total_episodes_added > stores[0].episodes, "nothing has left the ring"
+    again = EpisodeStore(field, action, 50, 3, 20, "cpu", stacked_frames=4)
+    again.load_state(stores[1].state())
+    row, slot = draws[0].row[0], draws[0].slot[0]
+    assert torch.equal(*(store.observations(row, store.start[slot]) for store in (again, stores[0])))
+    with pytest.raises(CheckpointError, match=r"holds obs.obs of the shape \(4, 8, 8, 3\), this one \(8, 8, 3\)"):
+        again.load_state(stores[0].state())
+
+
+def test_what_is_learned_does_not_depend_on_how_stacks_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = QUICK | {"policy.hidden": (), "replay.shift": 1}
+    runs = [ludus.train(STACKED, tmp_path / "once", algo="dqn", overrides=small)]
+    monkeypatch.setattr("ludus.envs.gym_make._stacked_frames", lambda env: 1)
+    runs.append(ludus.train(STACKED, tmp_path / "whole", algo="dqn", overrides=small))
+    weights = [ludus.load(run).state_dict() for run in runs]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 # Learning -----------------------------------------------------------------------------------------------

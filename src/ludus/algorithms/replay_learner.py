@@ -66,22 +66,23 @@ class ReplayLearner(Batches):
         """Rows: those of observations before, then those after; in each the reward's sub-sequences come first."""
         batches, drawn = self.train_batches, self._draw_transitions()
         reward, before, after = drawn.reward, drawn.row, drawn.next_row
-        sequences: dict[str, Tensor] = {}
+        more: dict[str, Tensor] = {}
         if self.reward.method == "ircr":
             known, _ = self.store.returns_and_lengths()
             reward = ircr_reward(self.store.episode_return[drawn.slot], known.min(), known.max())
         if self.reward_learner is not None:
             sequence = draw_sequences(self.store, self.reward, batches, self.generator)
-            sequences = sequence._asdict()
+            more = sequence._asdict()
             row = sequence.row.flatten(1)
             before, after = torch.cat([row, before], 1), torch.cat([row + 1, after], 1)
         noise = self.agent.policy.head.noise((batches, 2 * self.config.batch_size), self.generator)
         rows = torch.cat([before, after], 1)
-        needed = {"rows": rows, "reward": reward, "discount": drawn.discount, "noise": noise, **sequences}
+        if self.store.stacked_frames > 1:
+            more["starts"] = self.store.start[drawn.slot].repeat(1, 2)
         if self._shift:
             shifts = draw_shifts(2 * self.config.batch_size * batches, self._shift, self.generator)
-            needed["shifts"] = shifts.view(batches, -1, 2)
-        return needed
+            more["shifts"] = shifts.view(batches, -1, 2)
+        return {"rows": rows, "reward": reward, "discount": drawn.discount, "noise": noise, **more}
 
     def _draw_transitions(self) -> TransitionDraw:
         config, store, batches = self.config, self.store, self.train_batches
@@ -103,7 +104,8 @@ class ReplayLearner(Batches):
         store, n = self.store, self.config.batch_size
         rows, reward = self._at_tick("rows"), self._at_tick("reward")
         half = len(rows) // 2
-        obs, action = store.obs["obs"].index_select(0, rows), store.action.index_select(0, rows[:half])
+        starts = self._at_tick("starts") if store.stacked_frames > 1 else rows
+        obs, action = store.observations(rows, starts), store.action.index_select(0, rows[:half])
         before, after = obs[:half], obs[half:]
         await_reward: Callable[[], None] = _nothing
         if self.reward_learner is not None:

@@ -47,8 +47,8 @@ class OffPolicyJob(ReplayJob):
             self.warnings += (*unlimited, f"{room} --replay.longest makes more room.")
         fields = {"obs": obs_field(policy.obs_space)}, ((policy.head.action_size,), torch.float32)
         shape = (*fields, replay.capacity, rows, longest)
-        hidden = config.episodic_reward
-        self._bytes = store_bytes(*shape, hidden)
+        hidden, frames = config.episodic_reward, envs[0].stacked_frames
+        self._bytes = store_bytes(*shape, hidden, frames)
         refuse_what_cannot_fit(
             self._bytes, f"the replay, {replay.capacity:,} rows", "Make --replay.capacity smaller.", device
         )
@@ -58,7 +58,7 @@ class OffPolicyJob(ReplayJob):
             "Make --replay.train-batches or --replay.batch-size smaller.",
             device,
         )
-        super().__init__(config, device, policy, EpisodeStore(*shape, device, hidden))
+        super().__init__(config, device, policy, EpisodeStore(*shape, device, hidden, frames))
         self.plan = plan
         self.collector = ReplayCollector(envs, policy, self.store, config.seed)
         self.collector.timing = self.timing
