@@ -27,12 +27,13 @@ from ludus.data import DataConfig, read_episodes
 from ludus.envs.gym import GymConfig, make_gym
 from ludus.envs.row_space import RowSpace
 from ludus.envs.vec import VecEnv
-from ludus.errors import CheckpointError, ConfigError
+from ludus.errors import CheckpointError, ConfigError, TrustError
 from ludus.export import export_onnx
-from ludus.policies.making import make_replay_policy
+from ludus.policies.making import make_replay_policy, policy_from
 from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.policies.vision import draw_shifts, shift_observations, usual_shift
+from ludus.presets import find_preset
 from ludus.training.replay_collector import ReplayCollector
 from ludus.training.replay_job import obs_field
 from test_agents import Net, generator, learn, normal_sample
@@ -392,6 +393,25 @@ def test_a_policy_from_images_acts_on_raw_observations_and_is_exported(algo: str
 def test_a_network_that_does_not_fit_is_refused_with_a_sentence(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         agent_of("sac", VECTOR, settings)
+
+
+def test_a_strangers_network_is_not_imported() -> None:
+    policy = agent_of("sac", VECTOR, {"network": "test_replay_images:Mine"}).policy
+    with pytest.raises(TrustError, match=r"would import its network 'test_replay_images:Mine'"):
+        policy_from(policy.description())
+    same = policy_from(policy.description(), lambda name: Mine)
+    same.load_state_dict(policy.state_dict())
+    obs = np.ones((3, 5), np.float32)
+    np.testing.assert_array_equal(same.act(obs), policy.act(obs))
+
+
+def test_a_job_keeps_what_its_actor_may_see_with_another_algorithm() -> None:
+    """In the KUKA job from pixels the state is the critic's alone."""
+    job = find_preset("kuka-pixels").config.policy
+    for algo, critic in (("sac", job.critic_parts), ("td3", job.critic_parts), ("dqn", ())):
+        policy = find_preset("kuka-pixels", algo).config.policy
+        assert (policy.actor_parts, policy.critic_parts) == (job.actor_parts, critic)
+        assert policy.hidden == (256, 256)
 
 
 def test_dqn_has_no_critic_that_could_see_more() -> None:

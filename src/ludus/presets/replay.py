@@ -27,13 +27,24 @@ def with_algo(config: TrainConfig, algo: Algorithm) -> TrainConfig:
         algo=algo,
         groups=1,
         env=dataclasses.replace(config.env, **few),
-        policy=_NETWORKS,
+        policy=_networks(config.policy, algo),
         replay=_replay(algo),
         loop=dataclasses.replace(config.loop, iterations=10),
         eval=EvalConfig(every=10_000, episodes=10, stochastic=False),
     )
     tune = _TUNED.get(getattr(config.env, "id", ""))
     return changed if tune is None else tune(changed)
+
+
+def _networks(of_job: PolicyConfig, algo: Algorithm) -> PolicyConfig:
+    """The usual layers; but what the job lets actor and critic see stays, and how they see it."""
+    return dataclasses.replace(
+        _NETWORKS,
+        cnn=of_job.cnn,
+        image_features=of_job.image_features,
+        actor_parts=of_job.actor_parts,
+        critic_parts=() if algo == "dqn" else of_job.critic_parts,  # DQN has no critic
+    )
 
 
 def _is_slow_to_collect(config: TrainConfig) -> bool:
