@@ -19,13 +19,17 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# preset, iterations. Long enough to be timed, short enough for three rounds in minutes.
+# preset, iterations, algorithm ("": the preset's). Long enough to be timed, short enough for three rounds in
+# minutes.
 CASES = {
-    "kuka": ("kuka-pick-place", 10),
-    "half-cheetah": ("half-cheetah", 12),
-    "cartpole": ("gym:CartPole-v1", 200),
-    "forage": ("forage", 4),
-    "rrd": ("rrd-mujoco:Pendulum-v1", 40),
+    "kuka": ("kuka-pick-place", 10, ""),
+    "half-cheetah": ("half-cheetah", 12, ""),
+    "cartpole": ("gym:CartPole-v1", 200, ""),
+    "forage": ("forage", 4, ""),
+    "rrd": ("rrd-mujoco:Pendulum-v1", 40, ""),
+    "sac": ("gym:Pendulum-v1", 120, "sac"),
+    "td3": ("gym:Pendulum-v1", 120, "td3"),
+    "dqn": ("gym:CartPole-v1", 60, "dqn"),
 }
 LEAST = 0.97  # of the earlier speed
 
@@ -48,8 +52,8 @@ class Clock(Callback):
         self.times.append((time.perf_counter(), time.process_time()))
         return len(self.times) <= ITERATIONS
 
-preset, ITERATIONS = sys.argv[1], int(sys.argv[2])
-config = find_preset(preset).config
+preset, ITERATIONS, algo = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+config = find_preset(preset, algo).config
 config = replace(config, eval=EvalConfig(every=10**12, episodes=1, stochastic=False), log=LogConfig(report=False))
 clock = Clock()
 with tempfile.TemporaryDirectory() as folder, Console("quiet") as console:
@@ -61,10 +65,10 @@ print(json.dumps({"rates": rates, "weights": hashlib.sha256(weights).hexdigest()
 """
 
 
-def measure(tree: Path, preset: str, iterations: int) -> tuple[tuple[float, float], str]:
+def measure(tree: Path, preset: str, iterations: int, algo: str) -> tuple[tuple[float, float], str]:
     """Steps per second and per processor second after the first iteration; a digest of the weights at the end."""
     environment = os.environ | {"PYTHONPATH": str(tree / "src")}
-    command = [sys.executable, "-c", PROGRAM, preset, str(iterations)]
+    command = [sys.executable, "-c", PROGRAM, preset, str(iterations), algo]
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{preset} failed in {tree}:\n{done.stderr[-2000:]}")
@@ -73,11 +77,10 @@ def measure(tree: Path, preset: str, iterations: int) -> tuple[tuple[float, floa
 
 
 def compare(name: str, earlier: Path, repeats: int) -> bool:
-    preset, iterations = CASES[name]
     rates, by_second, by_work, equal = [], [], [], True
     for i in range(repeats):
         order = (earlier, ROOT) if i % 2 == 0 else (ROOT, earlier)
-        found = {tree: measure(tree, preset, iterations) for tree in order}
+        found = {tree: measure(tree, *CASES[name]) for tree in order}
         (new, new_weights), (old, old_weights) = found[ROOT], found[earlier]
         rates.append(new[0])
         by_second.append(new[0] / old[0])

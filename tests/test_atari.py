@@ -21,6 +21,7 @@ PONG = "ALE/Pong-v5"
 def test_four_grey_frames_are_seen(workers: int) -> None:
     env = make_gym(GymConfig(PONG, workers=workers), 2)
     assert env.obs_space.shape == (4, 84, 84)
+    assert env.stacked_frames == 4
     obs = env.reset(0)
     for _ in range(3):
         step = env.step(torch.tensor([2, 3]))

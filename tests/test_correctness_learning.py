@@ -16,6 +16,7 @@ from ludus.algorithms.on_policy.return_scale import ReturnScale
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.replay.agents import _critic_gradients
 from ludus.envs.episodic import EpisodicReward
+from ludus.policies.mlp import MLP
 from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_policy import Twin
 from ludus.training.evaluator import Evaluation, wilson_interval
@@ -89,7 +90,7 @@ def test_decided_td3s_policy_goes_up_the_lower_of_its_two_critics() -> None:
     for parameter in critics.parameters():
         parameter.grad = torch.zeros_like(parameter)
     with torch.no_grad():
-        way_up, q, _ = _critic_gradients(critics, x, recorded, chosen.detach(), target)
+        way_up, q, _ = _critic_gradients(critics, MLP(3, (), "relu"), [x], recorded, chosen.detach(), target)
     torch.testing.assert_close(way_up, expected)
     torch.testing.assert_close(q, lower.detach())
     both = critics.outputs(torch.cat([x, chosen], 1))[1]

@@ -15,12 +15,12 @@ from ludus.algorithms.distill.job import load_teacher, make_advice
 from ludus.algorithms.distill.update import Distiller
 from ludus.algorithms.on_policy.collector import Collector
 from ludus.buffers.segments import SegmentSchedule
-from ludus.envs.row_space import RowSpace
+from ludus.envs.row_space import MASK, RowSpace, choice_slices
 from ludus.errors import CheckpointError, ConfigError
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.policy import PolicyConfig
 from ludus.runs import evaluate_run
-from test_masks import CATCH, Stop, catch
+from test_masks import CATCH, Stop, catch, random_mask
 from test_resume import assert_same_run
 
 QUIET: dict[str, Any] = {"log": {"report": False, "tensorboard": False}}
@@ -95,6 +95,46 @@ def test_a_gradient_step_is_autograds_of_the_mean_log_probability() -> None:
     params, _, _ = student.params_and_value_of(student.prepare(obs), student.start(0))
     loss = -student.head.log_prob(params, advice(obs)).mean()
     expected = torch.autograd.grad(loss, list(student.parameters()), allow_unused=True)
+    for made, wanted in zip(written, expected, strict=True):
+        torch.testing.assert_close(
+            made, torch.zeros_like(made) if wanted is None else wanted, rtol=1e-4, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("space", [gym.spaces.Discrete(4), gym.spaces.MultiDiscrete([3, 2])])
+def test_advice_that_is_not_valid_teaches_nothing(space: gym.spaces.Discrete | gym.spaces.MultiDiscrete) -> None:
+    """Row by row, over the valid choices alone; a row whose advice is ruled out counts as one without a loss."""
+    choices = choice_slices(space)
+    seen = {"state": gym.spaces.Box(-1, 1, (3,), np.float32), MASK: gym.spaces.MultiBinary(choices[-1].stop)}
+    rows = RowSpace(gym.spaces.Dict(seen))
+    torch.manual_seed(0)
+    student = ActorCritic(rows, space, PolicyConfig(hidden=(8,)))
+    with torch.no_grad():
+        student.head.linear.weight.mul_(100.0)  # so that choices differ
+    n, generator = 32, torch.Generator().manual_seed(1)
+    mask = random_mask(space, n, generator)
+    obs = torch.cat([torch.randn(n, 3, generator=generator), mask.float()], 1)
+    sizes = torch.tensor([choice.stop - choice.start for choice in choices])
+    advice = (torch.rand(n, len(choices), generator=generator) * sizes).long()
+    config = DistillConfig(minibatches=1, update_epochs=1, max_grad_norm=1e9, learning_rate=0.0)
+    distiller = Distiller(student, lambda seen: advice.float(), config, SegmentSchedule(4, 4, 8), seed=0)
+    distiller._data.x.copy_(student.prepare(obs))
+    distiller._data.steps[:, : len(choices)] = advice.float()
+    distiller._ids.copy_(torch.arange(n))
+    with torch.no_grad():
+        distiller._train_on_part()
+    written = [parameter.grad.clone() for parameter in student.parameters() if parameter.grad is not None]
+    logits = student.head.linear(student.trunk.act(student.prepare(obs), student.start(0))[0])
+    loss, taught = torch.zeros(()), 0
+    for row, valid, told in zip(logits, mask, advice, strict=True):
+        of_choices = list(zip(choices, told.tolist(), strict=True))
+        if all(valid[choice][index] for choice, index in of_choices):
+            taught += 1
+            for choice, index in of_choices:
+                loss = loss - (row[choice][index] - row[choice][valid[choice]].logsumexp(0)) / n
+    assert 5 < taught < n - 5
+    expected = torch.autograd.grad(loss, list(student.parameters()), allow_unused=True)
+    torch.testing.assert_close(distiller._totals[0], loss.detach(), rtol=1e-5, atol=1e-6)
     for made, wanted in zip(written, expected, strict=True):
         torch.testing.assert_close(
             made, torch.zeros_like(made) if wanted is None else wanted, rtol=1e-4, atol=1e-6

@@ -214,15 +214,6 @@ def test_dqn_learns_from_images_and_resumes_exactly(tmp_path: Path) -> None:
     assert_resumes_exactly(tmp_path, **settings, overrides=small)
 
 
-def test_sac_says_that_it_does_not_see(tmp_path: Path) -> None:
-    class Camera(gym.Env):
-        observation_space, action_space = IMAGE, spaces.Box(-1, 1, (2,))
-
-    gym.register("ludus-test/Camera-v0", entry_point=Camera)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="SAC learns from vectors; from images --algo ppo or dqn can learn"):
-        ludus.train("gym:ludus-test/Camera-v0", tmp_path / "run", algo="sac")
-
-
 # Networks of the user's ---------------------------------------------------------------------------------
 class Eyes(nn.Module):
     def __init__(self, obs: dict[str, tuple[int, ...]], width: int = 16) -> None:
@@ -251,7 +242,7 @@ def test_dqn_trains_what_sees() -> None:
     FlatAdam(policy.parameters(), 1.0)
     rows = some_rows(BOTH, 8)
     with torch.inference_mode():
-        outputs, _ = policy.outputs(policy.prepare(rows))
+        outputs, _ = policy.outputs(policy.prepare(rows), 4)
         gradient = torch.randn(4, 3)
         policy.backward(outputs, gradient.clone())
     written = [parameter.grad.clone() for parameter in policy.parameters() if parameter.grad is not None]

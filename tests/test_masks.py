@@ -297,9 +297,9 @@ class Stop(ludus.Callback):
         return bool(run.counters.iteration < 3)
 
 
-def assert_resumes_exactly(folder: Path, **settings: Any) -> None:
-    whole = ludus.train(CATCH, folder / "whole", **settings)
-    cut = ludus.train(CATCH, folder / "cut", callbacks=[Stop()], **settings)
+def assert_resumes_exactly(folder: Path, preset: str = CATCH, **settings: Any) -> None:
+    whole = ludus.train(preset, folder / "whole", **settings)
+    cut = ludus.train(preset, folder / "cut", callbacks=[Stop()], **settings)
     ludus.resume(cut)
     assert_same_run(cut, whole)
 

@@ -225,11 +225,6 @@ def test_a_class_within_a_function_cannot_be_found_again(tmp_path: Path) -> None
         ludus.train("gym:CartPole-v1", run_dir=tmp_path / "run", network=Local, **QUICK)
 
 
-def test_replay_algorithms_say_that_they_have_their_own_layers(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--policy.network is for --algo ppo"):
-        ludus.train("gym:CartPole-v1", run_dir=tmp_path / "run", algo="dqn", network=Shared)
-
-
 # Settings ---------------------------------------------------------------------------------------------
 def test_a_setting_of_the_layers_that_a_network_replaces_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--policy.memory-size is a setting .* which .*Shared replaces"):

@@ -472,7 +472,7 @@ def test_offline_data_that_does_not_fit_names_the_setting(tmp_path: Path, file: 
     with pytest.raises(ConfigError, match=r"34 numbers, the recorded one 7 \(joint_states \(7,\)\).*--data.keys"):
         offline(file, tmp_path / "run", 100, data__keys=("joint_states",))
     images = write_libero(tmp_path / "images.hdf5")
-    with pytest.raises(ConfigError, match=r"learns from numbers, not from agentview_rgb.*--data.keys"):
+    with pytest.raises(ConfigError, match=r"images are none, the recorded ones agentview_rgb .*--data.keys"):
         offline(images, tmp_path / "run", 100, data__keys=())
     other = write_actions(tmp_path / "other.hdf5", np.zeros((9, 5), np.float32), seen=34)
     with pytest.raises(ConfigError, match=r"The recorded actions \(5 numbers\) are not the environment's"):

@@ -107,6 +107,8 @@ class TrainConfig:
 
     short_names: ClassVar[Mapping[str, str]] = {}
     """Settings of the algorithm's sections that may be given without the section: batch_size."""
+    layers_after_network: ClassVar[bool] = False
+    """Whether built-in layers follow the features of a network of the user's."""
     imitates: ClassVar[bool] = False
     """Whether a discriminator judges the motion that an environment shows."""
 

@@ -11,7 +11,7 @@ from ludus.algorithms.registry import algorithms_with, built_in, find_algorithm
 from ludus.config import C, LoopConfig, TrainConfig, to_dict
 from ludus.config_files import from_dict, read_values
 from ludus.errors import ConfigError
-from ludus.policies.policy import LAYER_SETTINGS, PolicyConfig
+from ludus.policies.policy import LAYER_SETTINGS, LAYERS_AFTER
 
 
 # Files and overrides ----------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def settle(config: C, given: Iterable[str]) -> C:
 def _refuse_useless(config: TrainConfig, given: Iterable[str]) -> set[str]:
     """The full names of what was given; an error for a setting that would do nothing."""
     names = _full_names(given)
-    _refuse_replaced(names, config.policy)
+    _refuse_replaced(names, config)
     refuse_foreign(config, names.values())
     for full, name in names.items():
         if why := config.why_useless(full, names):
@@ -116,13 +116,14 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _refuse_replaced(names: Iterable[str], policy: PolicyConfig) -> None:
+def _refuse_replaced(names: Iterable[str], config: TrainConfig) -> None:
     """A network of the user's stands in the place of the built-in layers: their settings would do nothing."""
-    replaced = sorted(f"policy.{name}" for name in LAYER_SETTINGS)
-    given = next((name for name in replaced if name in names), None)
-    if policy.network and given:
+    kept = LAYERS_AFTER if config.layers_after_network else ()
+    replaced = sorted(f"policy.{name}" for name in LAYER_SETTINGS if name not in kept)
+    given, network = next((name for name in replaced if name in names), None), config.policy.network
+    if network and given:
         raise ConfigError(
-            f"--{given.replace('_', '-')} is a setting of the built-in layers, which {policy.network} replaces. "
+            f"--{given.replace('_', '-')} is a setting of the built-in layers, which {network} replaces. "
             "Give your network its settings by --policy.network-kwargs."
         )
 

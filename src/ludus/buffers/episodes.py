@@ -4,6 +4,9 @@ An episode of T steps takes T + 1 rows: its observations, each stored once, and 
 there and the reward it brought. Rows [0, capacity) are a ring of finished episodes; behind them every lane (a row
 of the environments) has room for the one episode it is in. A table says where each episode lies.
 
+Where an observation is a stack of the newest frames, only its newest is stored, and stacks are built when they are
+read: at the beginning of an episode they repeat its first frame.
+
 All tensors are allocated once and stay where they are. Where things go is worked out on the host, from lengths it
 knows anyway, so neither writing nor drawing ever waits for the device.
 """
@@ -24,7 +27,8 @@ Fields = dict[str, Field]
 
 _ALL = slice(None)
 _KEYS_AT_ONCE = 4_000_000  # random keys, of which the choice without replacement needs one for every step
-_PLAIN = ("capacity", "lanes", "longest", "steps", "episodes", "total_episodes_added", "_first", "_head")
+_SIZES = ("capacity", "lanes", "longest")
+_PLAIN = (*_SIZES, "steps", "episodes", "total_episodes_added", "_first", "_head")
 _TABLE: Fields = {
     "start": ((), torch.int64),
     "length": ((), torch.int64),
@@ -74,11 +78,14 @@ class EpisodeStore:
         longest: int,
         device: torch.device | str,
         hidden_reward: bool = False,
+        stacked_frames: int = 1,
     ) -> None:
+        """Of observations that are stacks of frames `obs` says what a stack is."""
         if lanes and longest >= capacity:
             raise ValueError(_too_long(longest, capacity))
         self.capacity, self.lanes, self.longest, self.device = capacity, lanes, longest, torch.device(device)
-        shapes = store_shapes(obs, action, capacity, lanes, longest, hidden_reward)
+        self.stacked_frames = stacked_frames
+        shapes = store_shapes(obs, action, capacity, lanes, longest, hidden_reward, stacked_frames)
         tensors = {name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes.items()}
         self.obs = {name: tensors[f"obs.{name}"] for name in obs}
         self.action, self.reward = tensors["action"], tensors["reward"]
@@ -115,6 +122,16 @@ class EpisodeStore:
         finished = self._drawn_slots(open_too=False)
         return self.episode_return[finished], self.length[finished]
 
+    # Reading -------------------------------------------------------------------------------------
+    def observations(self, rows: Tensor, starts: Tensor) -> Tensor:
+        """[n, *obs] what is stored under "obs" in rows of episodes that start there, stacked where it is."""
+        obs = self.obs["obs"]
+        if self.stacked_frames == 1:
+            return obs.index_select(0, rows)
+        steps_ago = torch.arange(self.stacked_frames - 1, -1, -1, device=self.device)
+        places = torch.maximum(rows[:, None] - steps_ago, starts[:, None])
+        return obs.index_select(0, places.flatten()).unflatten(0, places.shape)
+
     # Writing -------------------------------------------------------------------------------------
     def begin(self, where: slice | Tensor, obs: dict[str, Tensor], group: slice = _ALL) -> None:
         """First observations of new episodes; an episode there that was not finished is forgotten.
@@ -130,7 +147,7 @@ class EpisodeStore:
         for name, target in self.obs.items():
             given = obs[name]
             source = torch.from_numpy(chosen).to(given.device, non_blocking=given.is_cuda)
-            self._write(name, target, rows, given.index_select(0, source))
+            self._write(name, target, rows, self._newest(given.index_select(0, source)))
         self._begun[first + chosen] = True
 
     def append(
@@ -150,7 +167,7 @@ class EpisodeStore:
             self._write(name, self._rows[name], rows, value)
         rows += 1
         for name, target in self.obs.items():
-            self._write(name, target, rows, next_obs[name])
+            self._write(name, target, rows, self._newest(next_obs[name]))
         self.length[slots] += 1
         self._length[slots] += 1
 
@@ -183,7 +200,7 @@ class EpisodeStore:
         steps = len(reward)
         values = self._step_values(action, reward, hidden_reward)
         rows = dict.fromkeys(values, steps) | {f"obs.{name}": steps + 1 for name in self.obs}
-        values |= {f"obs.{name}": obs[name] for name in self.obs}
+        values |= {f"obs.{name}": self._newest(obs[name]) for name in self.obs}
         for name, value in values.items():
             wanted = (rows[name], *self._rows[name].shape[1:])
             if steps == 0 or value.shape != wanted:
@@ -198,6 +215,10 @@ class EpisodeStore:
         for tensor in self._of_steps.values():
             tensor[row + steps] = 0
         self._enter(slot, row, steps, terminated, math.nan if success is None else success, episode_return)
+
+    def _newest(self, obs: Tensor) -> Tensor:
+        """What is stored of observations."""
+        return obs if self.stacked_frames == 1 else obs[:, -1]
 
     def _step_values(self, action: Tensor, reward: Tensor, hidden_reward: Tensor | None) -> dict[str, Tensor]:
         if (hidden_reward is None) != (self.hidden_reward is None):
@@ -408,11 +429,17 @@ class EpisodeStore:
         return state
 
     def load_state(self, state: State) -> None:
-        for name in ("capacity", "lanes", "longest"):
+        for name in _SIZES:
             if state[name] != getattr(self, name):
                 raise CheckpointError(
                     f"The saved episode store has {name} = {state[name]}, this one {getattr(self, name)}: it can "
                     "be loaded only into one of the same sizes."
+                )
+        for name, tensor in self._rows.items():
+            if state[name].shape[1:] != tensor.shape[1:]:
+                raise CheckpointError(
+                    f"The saved episode store holds {name} of the shape {tuple(state[name].shape[1:])}, this one "
+                    f"{tuple(tensor.shape[1:])}: begin a new run."
                 )
         for name in _PLAIN:
             setattr(self, name, state[name])
@@ -437,11 +464,18 @@ class EpisodeStore:
 
 
 def store_shapes(
-    obs: Fields, action: Field, capacity: int, lanes: int, longest: int, hidden_reward: bool = False
+    obs: Fields,
+    action: Field,
+    capacity: int,
+    lanes: int,
+    longest: int,
+    hidden_reward: bool = False,
+    stacked_frames: int = 1,
 ) -> Fields:
     """Shape and type of every tensor of a store: what it allocates, and what a plan counts."""
     rows, slots = capacity + lanes * (longest + 1), capacity // 2 + 1 + lanes
-    row: Fields = {f"obs.{name}": field for name, field in obs.items()}
+    inner = 0 if stacked_frames == 1 else 1
+    row: Fields = {f"obs.{name}": (shape[inner:], dtype) for name, (shape, dtype) in obs.items()}
     row |= {"action": action, "reward": ((), torch.float32)}
     if hidden_reward:
         row["hidden_reward"] = ((), torch.float32)
@@ -450,10 +484,16 @@ def store_shapes(
 
 
 def store_bytes(
-    obs: Fields, action: Field, capacity: int, lanes: int, longest: int, hidden_reward: bool = False
+    obs: Fields,
+    action: Field,
+    capacity: int,
+    lanes: int,
+    longest: int,
+    hidden_reward: bool = False,
+    stacked_frames: int = 1,
 ) -> int:
     """What a store will take, told before it is taken."""
-    shapes = store_shapes(obs, action, capacity, lanes, longest, hidden_reward)
+    shapes = store_shapes(obs, action, capacity, lanes, longest, hidden_reward, stacked_frames)
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes.values())
 
 

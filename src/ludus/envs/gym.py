@@ -103,6 +103,7 @@ class BlockVecEnv(VecEnv):
         self.agents_per_env = block.agents_per_env
         self.num_rows = num_envs * block.agents_per_env
         self.obs_space, self.action_space = block.of.obs, block.of.action
+        self.stacked_frames = block.of.stacked_frames
         self._actions: Any = None
         self._growth = GrowthGuard()
 

@@ -14,6 +14,7 @@ from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, OrderE
 
 from ludus.envs.gym_block import NO_LIMIT, EnvRaisedError, GymBlock, told
 from ludus.envs.gym_spaces import MaskSource, adapt_spaces, mask_in_info, may_be_masked
+from ludus.envs.row_space import RowSpace, is_image
 from ludus.errors import ConfigError
 
 ATARI = "ale_py"  # the package that registers ALE/…
@@ -36,6 +37,8 @@ class GymRecipe(NamedTuple):
         envs, limit = make_envs(self, count)
         obs_space, action_space = envs[0].observation_space, envs[0].action_space
         of = adapt_spaces(obs_space, action_space, self.name, self._mask_source(envs[0]), self.masks)
+        if not isinstance(of.obs, RowSpace):
+            of = of._replace(stacked_frames=_stacked_frames(envs[0]))
         return GymBlock(self.name, envs, limit, of, first_env)
 
     def _mask_source(self, env: gym.Env) -> MaskSource:
@@ -85,6 +88,13 @@ def _make_env(recipe: GymRecipe) -> tuple[gym.Env, int]:
     _quicken(env.unwrapped.action_space)
     # Four frames a step, the last four steps in grey at 84 × 84, as Mnih et al. (2015) saw them.
     return (FrameStackObservation(AtariPreprocessing(env), 4) if is_atari else env), limit
+
+
+def _stacked_frames(env: gym.Env) -> int:
+    """How many frames Gymnasium's own outermost wrapper stacks; others may do it otherwise."""
+    if type(env) is not FrameStackObservation or not is_image(env.observation_space):
+        return 1
+    return env.stack_size if env.padding_type == "reset" else 1
 
 
 @contextlib.contextmanager

@@ -36,6 +36,7 @@ class Spaces(NamedTuple):
     to_row: Callable[[Any], np.ndarray] | None  # an environment's observation → a row; None: it is one
     to_env: Callable[[np.ndarray], Sequence[Any]]  # [rows, ...] actions → one for each row, as it takes it
     mask: MaskSource = ""
+    stacked_frames: int = 1  # as in VecEnv
 
 
 def adapt_spaces(

@@ -79,6 +79,7 @@ class GymWorkersVecEnv(VecEnv):
         self.agents_per_env, self._agents_come_and_go = probe.agents_per_env, probe.agents_come_and_go
         self.num_rows = num_rows = num_envs * probe.agents_per_env
         self.obs_space, self.action_space = probe.of.obs, probe.of.action
+        self.stacked_frames = probe.of.stacked_frames
         context = process_context(preload=__name__)
         memory = context.RawArray("b", Rows.num_bytes(num_rows, probe.of))
         self._rows = Rows.over(memory, num_rows, probe.of)

@@ -50,6 +50,8 @@ class VecEnv(ABC):
     obs_space: gym.spaces.Box  # of one row
     action_space: ActionSpace  # of one row
     device: torch.device
+    # So many newest frames make an observation, the oldest first; an episode begins with its first repeated.
+    stacked_frames: int = 1
     max_steps: int = 0  # the longest an episode can be; 0: not known
     truncates: bool = True  # False: no episode is ever truncated, and nobody need look at `final_obs`
     capturable: bool = False  # steps are work on the device alone, on tensors that stay in place: see graphs.py

@@ -35,9 +35,10 @@ def make_replay_policy(
     kind: str, obs_space: gym.spaces.Box, action_space: ActionSpace, config: PolicyConfig, seed: int
 ) -> ReplayPolicy:
     """The same for "sac", "td3" or "dqn"."""
+    network = find_network(config.network) if config.network else None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return ReplayPolicy(kind, obs_space, action_space, config)
+        return ReplayPolicy(kind, obs_space, action_space, config, network)
 
 
 def name_of_network(network: MakeNetwork | str) -> str:
@@ -77,9 +78,9 @@ def policy_from(
         if name in config:  # older ones have no parts
             config[name] = tuple(config[name])
     obs_space, action_space = (space_from(description[k]) for k in ("obs_space", "action_space"))
+    network = find(str(config["network"])) if config.get("network") else None
     if description["kind"] == ActorCritic.kind:
-        network = find(str(config["network"])) if config.get("network") else None
         return ActorCritic(obs_space, action_space, PolicyConfig(**config), network)
     if description["kind"] in ReplayPolicy.kinds:
-        return ReplayPolicy(description["kind"], obs_space, action_space, PolicyConfig(**config))
+        return ReplayPolicy(description["kind"], obs_space, action_space, PolicyConfig(**config), network)
     return find_kind(str(description["kind"]))(obs_space, action_space, PolicyConfig(**config))

@@ -142,17 +142,17 @@ class StackedMLP(nn.Module):
             outputs.append(x)
         return outputs, self._layers[-1].forward(x).squeeze(-1)
 
-    def backward(self, outputs: list[Tensor], gradient: Tensor, trained: int) -> Tensor:
+    def backward(self, outputs: list[Tensor], gradient: Tensor, trained: int, need_inputs: bool = False) -> Tensor:
         """Write the gradients due to the first `trained` rows, given that of the values [count, n].
 
-        Returns the gradient of the other rows' inputs, [n − trained, size].
+        Returns the gradient of the other rows' inputs, [n − trained, size], or if it is needed of all rows'.
         """
         gradient = gradient[..., None]
         for i in range(len(self._layers) - 1, -1, -1):
             if i < len(self._layers) - 1:
                 gradient = through_activation(self.activation, gradient, outputs[i + 1])
             self._layers[i].write_gradient(outputs[i][:, :trained], gradient[:, :trained])
-            gradient = self._layers[i].input_gradient(gradient if i else gradient[:, trained:])
+            gradient = self._layers[i].input_gradient(gradient if i or need_inputs else gradient[:, trained:])
         return gradient.sum(0)
 
 

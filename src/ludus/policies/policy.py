@@ -1,5 +1,6 @@
 """The policy: normaliser → trunk → head. It carries all that is needed to act."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
@@ -18,7 +19,7 @@ from ludus.policies.mlp import MLP, Activation
 from ludus.policies.normalizer import ObsNormalizer
 from ludus.policies.reader import Prepared, Reader
 from ludus.policies.spaces import describe_space
-from ludus.policies.taped import ImageEncoder, Taped, make_taped
+from ludus.policies.taped import ImageEncoder, Taped, TapedEncoder, make_taped
 from ludus.policies.trunk import MEMORIES, Memory, PartMLP, Trunk, WrittenTrunk
 from ludus.ranges import LAYERS, WIDEST_LAYER, Range, check_fields
 
@@ -54,7 +55,8 @@ class PolicyConfig:
     critic_parts: tuple[str, ...] = ()
     """Parts that the critic sees, with layers of its own; it may know more. None named: the actor's."""
     network: str = ""
-    """A torch.nn.Module of your own in place of the layers and the memory, as "my_module:MyNet" (PPO)."""
+    """A torch.nn.Module of your own in place of the layers and the memory, as "my_module:MyNet"; of SAC and TD3 it
+    is the encoder, and the layers follow it."""
     network_kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
     """Passed to it after the shape of one observation."""
 
@@ -72,8 +74,9 @@ class PolicyConfig:
         return (module,) if module else ()
 
 
-# Of the built-in layers, in whose place a network of the user's stands.
-LAYER_SETTINGS = ("hidden", "activation", "memory", "memory_size", "forget_bias", "shared_trunk", "cnn",
+# Of the built-in layers, in whose place a network of the user's stands; SAC and TD3 have some after it.
+LAYERS_AFTER = ("hidden", "activation")
+LAYER_SETTINGS = (*LAYERS_AFTER, "memory", "memory_size", "forget_bias", "shared_trunk", "cnn",
                   "image_features", "actor_parts", "critic_parts")  # fmt: skip
 
 MakeNetwork = Callable[..., nn.Module]
@@ -109,10 +112,7 @@ class Policy(nn.Module):
         self._mask_columns = slice(start, start + size)
         self.inputs = numbers_in(obs_space)
         self.normalizer = self._make_normalizer()
-        if network is None:
-            trunk: Trunk = self._make_layers(two_encoders)
-        else:
-            trunk = self.network = make_taped(network, obs_space, config.network_kwargs)
+        trunk = self._make_trunk(two_encoders, network)
         # A plain attribute: looking a module up in a module costs as much as a small kernel.
         object.__setattr__(self, "trunk", trunk)
         self.features, self.state_size = trunk.features, trunk.state_size
@@ -126,10 +126,16 @@ class Policy(nn.Module):
         masked = 0 if self.mask is None or self.has_images else self.mask.size
         return ObsNormalizer((self.inputs + masked,), clip, floor, as_they_are=masked)
 
+    def _make_trunk(self, two_encoders: bool, network: MakeNetwork | None) -> Trunk:
+        if network is None:
+            return self._make_layers(two_encoders)
+        self.network = make_taped(network, self.obs_space, self.config.network_kwargs)
+        return self.network
+
     def _make_layers(self, two_encoders: bool) -> WrittenTrunk:
         """Registered here one by one, which gives their weights the names that they have in checkpoints."""
         config = self.config
-        self.encoder = self._make_encoder(config.actor_parts)
+        self.encoder: MLP | TapedEncoder = self._make_encoder(config.actor_parts, config.hidden)
         self.memory: Memory | None = None
         if config.memory != "none":
             make = MEMORIES[config.memory]
@@ -140,18 +146,19 @@ class Policy(nn.Module):
         )
         two_encoders |= bool(config.critic_parts)
         parts = config.critic_parts or config.actor_parts
-        self.value_encoder = self._make_encoder(parts) if two_encoders else None
+        self.value_encoder = self._make_encoder(parts, config.hidden) if two_encoders else None
         return WrittenTrunk(self.encoder, self.value_encoder, self.memory)
 
-    def _make_encoder(self, parts: tuple[str, ...]) -> MLP | ImageEncoder:
+    def _make_encoder(self, parts: tuple[str, ...], hidden: tuple[int, ...]) -> MLP | ImageEncoder:
+        """Of parts of an observation; without hidden layers vectors stay as they are."""
         config, reader = self.config, Reader(self.obs_space, parts)
         if reader.image_shapes:
             shapes, numbers = reader.image_shapes, reader.numbers
-            layers = (config.hidden, config.activation)
+            layers = (hidden, config.activation)
             return ImageEncoder(reader, MixedNet(shapes, numbers, config.cnn, config.image_features, *layers))
         if self.rows is None:
-            return MLP(reader.numbers, config.hidden, config.activation)
-        return PartMLP(reader, config.hidden, config.activation)
+            return MLP(reader.numbers, hidden, config.activation)
+        return PartMLP(reader, hidden, config.activation)
 
     @property
     def keeps_inputs(self) -> bool:
@@ -286,8 +293,7 @@ class Actor:
         policy = self.policy
         is_row = isinstance(obs, Tensor) or (isinstance(obs, np.ndarray) and obs.dtype != object)
         if policy.rows is None or (is_row and tuple(obs.shape[-1:]) == policy.rows.shape):
-            single = np.ndim(obs) == len(policy.obs_space.shape)
-            return (obs[None] if isinstance(obs, Tensor) else np.asarray(obs)[None]) if single else obs, single
+            return self._shaped(obs if isinstance(obs, Tensor) else np.asarray(obs))
         if policy.mask is not None and not (isinstance(obs, Mapping) and MASK in obs):
             if action_mask is None:
                 raise LudusError("This policy chooses among valid actions: say which, act(obs, action_mask=...).")
@@ -297,6 +303,18 @@ class Actor:
         except (KeyError, TypeError, ValueError, IndexError) as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else error
             raise LudusError(f"The observation does not fit {policy.rows.raw}: {why}") from error
+
+    def _shaped(self, obs: Tensor | np.ndarray) -> tuple[Tensor | np.ndarray, bool]:
+        """The same for numbers, whose shape an environment may give another than a row's: a matrix, a scalar."""
+        row, given = self.policy.obs_space.shape, tuple(obs.shape)
+        if given == row or given[1:] == row:
+            return (obs[None], True) if given == row else (obs, False)
+        size = math.prod(row)
+        if math.prod(given) == size:
+            return obs.reshape(1, *row), True
+        if math.prod(given[1:]) != size:
+            raise LudusError(f"The observation has the shape {given}; the policy sees rows of {row}.")
+        return obs.reshape(-1, *row), False
 
     def _choose(self, params: Tensor) -> Tensor:
         head = self.policy.head

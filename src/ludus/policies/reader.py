@@ -102,11 +102,11 @@ def _joined(slices: list[slice]) -> list[slice]:
 def channels_first_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
     """(channels, height, width) of an image; frames that are stacked count as channels."""
     *stack, a, b, c = shape
-    channels, height, width = (a, b, c) if _channels_are_first(shape) else (c, a, b)
+    channels, height, width = (a, b, c) if channels_are_first(shape) else (c, a, b)
     return int(np.prod(stack)) * channels, height, width
 
 
-def _channels_are_first(shape: tuple[int, ...]) -> bool:
+def channels_are_first(shape: tuple[int, ...]) -> bool:
     """Of two sides that are equal beside a third, the third; else the channels are fewer than the pixels."""
     first, middle, last = shape[-3:]
     if (first == middle) != (middle == last):
@@ -121,7 +121,7 @@ def _largest(part: Part) -> float:
 
 def to_unit(image: Tensor, shape: tuple[int, ...], scale: float) -> Tensor:
     """[n, *shape] bytes → [n, channels, height, width] in 0 … 1."""
-    if not _channels_are_first(shape):
+    if not channels_are_first(shape):
         image = image.movedim(-1, -3)
     if image.ndim == 5:
         image = image.flatten(1, 2)

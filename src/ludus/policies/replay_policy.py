@@ -2,54 +2,119 @@
 
 import copy
 import itertools
+from typing import Any
 
 import gymnasium as gym
 from torch import Tensor, nn
 
+from ludus.envs.row_space import parts_of
 from ludus.envs.vec import ActionSpace
 from ludus.errors import ConfigError
-from ludus.policies.mlp import StackedMLP, laid_out_as
+from ludus.policies.mlp import MLP, StackedMLP, laid_out_as
 from ludus.policies.normalizer import REPLAY_LIMITS
-from ludus.policies.policy import Policy, PolicyConfig
+from ludus.policies.policy import MakeNetwork, Policy, PolicyConfig
+from ludus.policies.reader import Prepared
 from ludus.policies.replay_heads import ReplayHead, make_replay_head
-from ludus.policies.taped import ImageEncoder
+from ludus.policies.taped import ModuleEncoder, TapedEncoder
+from ludus.policies.trunk import WrittenTrunk
+
+FlatParameters = tuple[list[nn.Parameter], Tensor]  # and the flat tensor in which they lie, one after another
+
+
+class SharedEncoderTrunk(WrittenTrunk):
+    """The actor's layers over the encoder that it shares with the critics."""
+
+    def __init__(self, shared: TapedEncoder, layers: MLP) -> None:
+        super().__init__(layers, None, None)
+        self.shared = shared
+
+    def act(self, x: Prepared, state: Tensor) -> tuple[Tensor, Tensor]:
+        return super().act(self.shared(x), state)
 
 
 class ReplayPolicy(Policy):
-    """Acts by the head of its algorithm. DQN's is its Q-network itself."""
+    """Acts by the head of its algorithm. DQN's is its Q-network itself.
+
+    Where SAC or TD3 sees images, or with a network of the user's, actor and critics share an encoder. It learns
+    from the critics' loss alone (as in DrQ, Kostrikov et al. 2020): the actor's would change the features under
+    the critics' feet. `outputs` and `backward` then are of its features instead of rows.
+    """
 
     head: ReplayHead
     kinds = ("sac", "td3", "dqn")
+    shared_encoder: TapedEncoder | None
 
     def __init__(
-        self, kind: str, obs_space: gym.spaces.Box, action_space: ActionSpace, config: PolicyConfig
+        self,
+        kind: str,
+        obs_space: gym.spaces.Box,
+        action_space: ActionSpace,
+        config: PolicyConfig,
+        network: MakeNetwork | None = None,
     ) -> None:
+        """`network` is what `config.network` names."""
         if config.memory != "none":
             raise ConfigError(
                 f"{kind.upper()} learns from single steps: take --policy.memory none, or --algo ppo."
             )
-        if config.network:
-            raise ConfigError(f"{kind.upper()} learns with its own layers: --policy.network is for --algo ppo.")
-        if config.actor_parts or config.critic_parts:
-            raise ConfigError(
-                f"{kind.upper()} sees all of an observation: --policy.actor-parts is for --algo ppo."
-            )
-        super().__init__(obs_space, action_space, config, two_encoders=False)
-        if kind != "dqn" and self.has_images:
-            raise ConfigError(f"{kind.upper()} learns from vectors; from images --algo ppo or dqn can learn.")
-        self.kind = kind
+        if kind == "dqn" and config.critic_parts:
+            raise ConfigError("DQN has no critic beside its policy: leave --policy.critic-parts out.")
+        object.__setattr__(self, "kind", kind)  # before the module is one: it decides about the layers
+        super().__init__(obs_space, action_space, config, two_encoders=False, network=network)
         self.normalizer = self._make_normalizer(*REPLAY_LIMITS)
         self.head = make_replay_head(kind, action_space, self.features)
 
-    def outputs(self, x: Tensor) -> tuple[list[Tensor], Tensor]:
-        """(the encoder's layer outputs, the head's parameters)."""
-        outputs = self.encoder.outputs(x)
+    def _make_trunk(self, two_encoders: bool, network: MakeNetwork | None) -> WrittenTrunk:
+        config, self.shared_encoder = self.config, self._make_shared_encoder(network)
+        if self.shared_encoder is not None:
+            self.encoder = layers = MLP(self.shared_encoder.features, config.hidden, config.activation)
+            return SharedEncoderTrunk(self.shared_encoder, layers)
+        if network is not None:
+            self.encoder = self._encoder_of(network)
+        else:
+            self.encoder = self._make_encoder(config.actor_parts, config.hidden)
+        return WrittenTrunk(self.encoder, None, None)
+
+    def _make_shared_encoder(self, network: MakeNetwork | None) -> TapedEncoder | None:
+        if self.kind == "dqn":
+            return None
+        if network is not None:
+            return self._encoder_of(network)
+        if self.config.critic_parts:  # of which the actor may not even see some
+            return None
+        encoder = self._make_encoder(self.config.actor_parts, ())
+        return encoder if isinstance(encoder, TapedEncoder) else None
+
+    def _encoder_of(self, network: MakeNetwork) -> ModuleEncoder:
+        return ModuleEncoder(network, self.obs_space, self.config.network_kwargs, self.kind.upper())
+
+    def make_critic_encoder(self) -> MLP | TapedEncoder:
+        """Makes of rows what the critics see: the shared one, or a new one of their own."""
+        config = self.config
+        return self.shared_encoder or self._make_encoder(config.critic_parts or config.actor_parts, ())
+
+    def learned_parts(self) -> list[str]:
+        """Names of the parts of an observation that actor or critics see, and a mask."""
+        config, names = self.config, [part.name for part in parts_of(self.obs_space)]
+        if config.network or not config.actor_parts:
+            return names
+        masks = () if self.mask is None else (self.mask.name,)
+        return [name for name in names if name in (*config.actor_parts, *config.critic_parts, *masks)]
+
+    def outputs(self, x: Tensor, learned: int | None = None) -> tuple[list[Tensor], Tensor]:
+        """(the encoder's layer outputs, the head's parameters); `backward` is for the first `learned` rows."""
+        encoder = self.encoder
+        outputs = encoder.outputs(x, learned) if isinstance(encoder, TapedEncoder) else encoder.outputs(x)
         return outputs, self.masked(self.head.linear.forward(outputs[-1]), x)
+
+    def params(self, x: Tensor) -> Tensor:
+        """The head's parameters alone."""
+        return self.masked(self.head.linear.forward(self.encoder.forward(x)), x)
 
     def backward(self, outputs: list[Tensor], gradient: Tensor) -> None:
         """Write every parameter's gradient, given that of the head's parameters for the first rows of a pass."""
         self.head.linear.write_gradient(outputs[-1][: len(gradient)], gradient)
-        if not isinstance(self.encoder, ImageEncoder):  # which cuts its tape itself
+        if not isinstance(self.encoder, TapedEncoder):  # which taped no others
             outputs = [output[: len(gradient)] for output in outputs]
         self.encoder.backward(outputs, self.head.linear.input_gradient(gradient))
 
@@ -65,14 +130,16 @@ class Twin(StackedMLP):
         return self.outputs(x)[1].amin(0)
 
 
-def flat_copies(modules: list[nn.Module], flat: Tensor) -> tuple[Tensor, list[nn.Module]]:
-    """Copies of modules whose parameters lie in `flat` one after another, and the flat tensor theirs lie in."""
-    copies = copy.deepcopy(modules)
-    target = flat.clone()
-    edges = [0, *itertools.accumulate(p.numel() for m in copies for p in m.parameters())]
-    assert edges[-1] == flat.numel(), "the modules' parameters are not what the flat tensor holds"
-    parameters = [p for m in copies for p in m.parameters()]
-    for parameter, (start, end) in zip(parameters, itertools.pairwise(edges), strict=True):
-        parameter.data = laid_out_as(parameter, target[start:end])
-        parameter.grad = None
-    return target, copies
+def flat_copies(modules: list[nn.Module], flats: list[FlatParameters]) -> tuple[list[Tensor], list[nn.Module]]:
+    """Flat tensors as those given, and copies of the modules whose parameters lie in them."""
+    copied: dict[int, Any] = {}
+    copies = copy.deepcopy(modules, copied)  # what two modules share, their copies share
+    targets = []
+    for parameters, flat in flats:
+        target, edges = flat.clone(), [0, *itertools.accumulate(p.numel() for p in parameters)]
+        assert edges[-1] == flat.numel(), "the modules' parameters are not what the flat tensor holds"
+        for parameter, (start, end) in zip(parameters, itertools.pairwise(edges), strict=True):
+            twin = copied[id(parameter)]
+            twin.data, twin.grad = laid_out_as(parameter, target[start:end]), None
+        targets.append(target)
+    return targets, copies

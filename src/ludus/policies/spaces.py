@@ -20,7 +20,8 @@ def describe_space(space: gym.Space[Any]) -> dict[str, Any]:
         return {"kind": "ActionRow", "raw": describe_space(space.raw)}
     if isinstance(space, gym.spaces.Box):
         # JSON has no infinity: bounds are written as strings.
-        bounds = {k: [str(float(v)) for v in _bounds(getattr(space, k))] for k in ("low", "high")}
+        exact = int if space.dtype.kind in "iu" else float  # float64 has not every int64
+        bounds = {k: [str(exact(v)) for v in _bounds(getattr(space, k))] for k in ("low", "high")}
         return {"kind": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
     if isinstance(space, gym.spaces.Discrete):
         return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
@@ -92,7 +93,17 @@ def _box(description: dict[str, Any]) -> gym.spaces.Box:
     dtype, shape = np.dtype(description["dtype"]), tuple(description["shape"])
     if dtype.kind not in "fiub" or dtype.itemsize > 8:
         raise LudusError(f"A Box of {dtype} is none that a policy can see.")
-    low, high = (np.array([float(v) for v in description[k]]) for k in ("low", "high"))
+    low, high = (np.array([_bound(v, dtype) for v in description[k]], dtype) for k in ("low", "high"))
     if low.size == high.size == 1:
         low, high = (np.broadcast_to(bound.reshape(()), shape) for bound in (low, high))
-    return gym.spaces.Box(low.reshape(shape).astype(dtype), high.reshape(shape).astype(dtype), shape, dtype.type)
+    return gym.spaces.Box(low.reshape(shape), high.reshape(shape), shape, dtype.type)
+
+
+def _bound(text: str, dtype: np.dtype) -> int | float:
+    if dtype.kind not in "iu":
+        return float(text)
+    if text.lstrip("-").isdigit():
+        return int(text)
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max  # older policies wrote floats, the largest rounded up
+    number = float(text)
+    return most if number >= most else least if number <= least else int(number)

@@ -29,6 +29,7 @@ from ludus.policies.conv import MixedNet
 from ludus.policies.reader import Prepared, Reader
 from ludus.policies.trunk import TrunkPass
 
+_NO_STATE = torch.zeros(0)
 # Their output is not a function of observation and weights alone: a rollout and its update would disagree.
 _UNSTEADY = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
@@ -80,37 +81,45 @@ def empty_rows(space: gym.spaces.Box, rows: int, device: torch.device | None = N
     return torch.zeros((rows, math.prod(space.shape)), device=device)
 
 
-# A network of Ludus' own for images -----------------------------------------------------------------
-class ImageEncoder(nn.Module):
-    """Images and vectors → features, in the place of an MLP."""
+# In the place of an MLP -----------------------------------------------------------------------------
+class TapedEncoder(nn.Module):
+    """Prepared rows → features, without a hidden state."""
+
+    features: int
+    _space: gym.spaces.Box
+
+    def outputs(self, x: Tensor, learned: int | None = None) -> list[Tensor]:
+        """What `backward` needs, and last the features. Only the first `learned` rows, or all, are passed back."""
+        with taping():
+            taped = self(x[:learned].clone())
+        if learned is None:
+            return [taped, taped.detach()]
+        with torch.no_grad():
+            return [taped, torch.cat([taped.detach(), self(x[learned:])])]
+
+    def backward(self, outputs: list[Tensor], gradient: Tensor) -> None:
+        """Write the gradient of every parameter, given that of the learned rows' features."""
+        write_gradients(self, [outputs[0]], [gradient])
+
+    def numbers_of_a_step(self) -> tuple[int, int]:
+        """How many numbers are held of each step, and how many more while gradients are passed back."""
+        device = next(self.parameters()).device
+        held = taped_numbers(self, lambda rows: [self(empty_rows(self._space, rows, device))])
+        return held, held
+
+
+class ImageEncoder(TapedEncoder):
+    """A network of Ludus' own for images and vectors."""
 
     def __init__(self, reader: Reader, net: MixedNet) -> None:
         super().__init__()
-        self.net, self._reader = net, reader
+        self.net, self._reader, self._space = net, reader, reader.space
         self.features = net.features
 
     def forward(self, x: Prepared) -> Tensor:
         reader = self._reader
         features: Tensor = self.net(reader.images_of(x), reader.numbers_of(x) if reader.numbers else None)
         return features
-
-    def outputs(self, x: Tensor) -> list[Tensor]:
-        """What `backward` needs, and last the features."""
-        with taping():
-            features = self(x.clone())
-        return [features, features.detach()]
-
-    def backward(self, outputs: list[Tensor], gradient: Tensor, need_inputs: bool = False) -> None:
-        assert not need_inputs, "nothing learns below an image"
-        with taping():
-            taped = outputs[0][: len(gradient)]  # the later rows of a pass may need no gradient
-        write_gradients(self.net, [taped], [gradient])
-
-    def numbers_of_a_step(self) -> tuple[int, int]:
-        """How many numbers are held of each step, and how many more while gradients are passed back."""
-        device = next(self.parameters()).device
-        held = taped_numbers(self.net, lambda rows: [self(empty_rows(self._reader.space, rows, device))])
-        return held, held
 
 
 # A network of the user's ----------------------------------------------------------------------------
@@ -128,6 +137,7 @@ class Taped(nn.Module):
         if self._reader.image_shapes:
             _lay_out_filters(self.module)
         self.features, self.value_features = actor.shape[1], critic.shape[1]
+        self.shared = actor is critic  # actor and critic see the same features
 
     # One step -----------------------------------------------------------------------------------
     def _step(self, x: Prepared, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -198,6 +208,29 @@ class Taped(nn.Module):
         return self._step(x, like.new_zeros((rows, self.state_size)))[:2]
 
 
+class ModuleEncoder(TapedEncoder):
+    """A module of the user's that makes one kind of features and has no hidden state."""
+
+    def __init__(self, make: Any, space: gym.spaces.Box, kwargs: dict[str, Any], algo: str) -> None:
+        super().__init__()
+        self.taped, self._space = make_taped(make, space, kwargs), space
+        self.features = self.taped.features
+        name = type(self.taped.module).__name__
+        if self.taped.state_size:
+            raise ConfigError(
+                f"{algo} learns from single steps, and the network {name} has a hidden state (state_size): leave "
+                "it out, or take --algo ppo."
+            )
+        if not self.taped.shared:
+            raise ConfigError(
+                f"The network {name} gives the actor and the critic features of their own, which only PPO uses: "
+                f"for {algo} return one tensor."
+            )
+
+    def forward(self, x: Prepared) -> Tensor:
+        return self.taped.act(x, _NO_STATE)[0]
+
+
 def _lay_out_filters(module: nn.Module) -> None:
     """In the order in memory that images have, in which convolutions are quick."""
     for parameter in module.parameters():
@@ -210,8 +243,8 @@ def _refuse_unsteady(module: nn.Module) -> None:
         if isinstance(part, _UNSTEADY):
             raise ConfigError(
                 f"The network {type(module).__name__} has a {type(part).__name__} ({name}). What it makes of an "
-                "observation changes between acting and learning, which PPO's ratio does not survive: leave it "
-                "out, or use LayerNorm."
+                "observation changes between acting and learning, which neither PPO's ratio nor a target network "
+                "survives: leave it out, or use LayerNorm."
             )
 
 

@@ -6,11 +6,14 @@ channels-last layout, so that the step to float is the only copy before the firs
 
 from typing import Literal
 
+import gymnasium as gym
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ludus.envs.row_space import RowSpace, parts_of
 from ludus.errors import ConfigError
+from ludus.policies.reader import channels_are_first, channels_first_shape
 
 EncoderKind = Literal["conv", "frozen"]
 _SMALL = 64  # pixels; a larger picture is first shrunk by four, a smaller by two
@@ -118,17 +121,42 @@ def draw_shifts(n: int, pixels: int, generator: torch.Generator) -> Tensor:
 
 
 def shift_images(images: Tensor, shifts: Tensor, pixels: int) -> Tensor:
-    """Move each image of [n, h, w, 3] by its shift of at most `pixels`; what comes in repeats the border.
+    """Move each image of [n, h, w, channels] by its shift of at most `pixels`; what comes in repeats the border.
 
     Each row of the result is one run of bytes in the rows widened at both ends, so whole rows are copied.
     """
-    n, h, w, _ = images.shape
+    n, h, w, c = images.shape
     left, right = (images[:, :, i].unsqueeze(2).expand(-1, -1, pixels, -1) for i in (0, -1))
     wide, width = torch.cat([left, images, right], 2), w + 2 * pixels
     y = (torch.arange(h, device=images.device) - shifts[:, :1]).clamp_(0, h - 1)
     y += torch.arange(0, n * h, h, device=images.device)[:, None]
-    runs = wide.as_strided((n * h * width - w + 1, 3 * w), (3, 1))
-    return runs.index_select(0, (y * width + pixels - shifts[:, 1:]).flatten()).view(n, h, w, 3)
+    runs = wide.as_strided((n * h * width - w + 1, c * w), (c, 1))
+    return runs.index_select(0, (y * width + pixels - shifts[:, 1:]).flatten()).view(n, h, w, c)
+
+
+def shift_observations(space: gym.spaces.Box, rows: Tensor, shifts: Tensor, pixels: int) -> Tensor:
+    """Rows whose images are moved, all frames and cameras of a row alike; `rows` may be overwritten."""
+    if not isinstance(space, RowSpace):
+        return _shift_frames(rows, shifts, pixels)
+    for part in space.parts:
+        if part.kind == "image":
+            image = space.part_of(rows, part)
+            image.copy_(_shift_frames(image, shifts, pixels))
+    return rows
+
+
+def _shift_frames(images: Tensor, shifts: Tensor, pixels: int) -> Tensor:
+    """The same for [n, *shape] in whatever order channels and stacked frames are."""
+    sides = images.shape[-2:] if channels_are_first(images.shape) else images.shape[-3:-1]
+    frames = images.reshape(-1, *sides, 1 if channels_are_first(images.shape) else images.shape[-1])
+    each = shifts.repeat_interleave(len(frames) // len(images), 0)
+    return shift_images(frames, each, pixels).view(images.shape)
+
+
+def usual_shift(space: gym.spaces.Box) -> int:
+    """Pixels: 4 of 84, as in DrQ (Kostrikov et al. 2020, arXiv:2004.13649), and as much of other images."""
+    shapes = [channels_first_shape(part.shape) for part in parts_of(space) if part.kind == "image"]
+    return round(min((min(shape[1:]) for shape in shapes), default=0) * 4 / 84)
 
 
 def _first_stride(shape: tuple[int, ...]) -> int:

@@ -25,10 +25,13 @@ from ludus.algorithms.replay.config import (
 )
 from ludus.envs.vec import State
 from ludus.policies.heads import Head
+from ludus.policies.mlp import MLP
 from ludus.policies.replay_heads import DeterministicHead, GreedyHead, SquashedHead
-from ludus.policies.replay_policy import ReplayPolicy, Twin, flat_copies
+from ludus.policies.replay_policy import FlatParameters, ReplayPolicy, Twin, flat_copies
+from ludus.policies.taped import TapedEncoder
 
 _NO_CLIP = float("inf")
+CriticEncoder = MLP | TapedEncoder  # without layers, where critics see numbers as they are
 
 
 class Batch(NamedTuple):
@@ -98,28 +101,35 @@ class Agent(ABC):
         target.lerp_(source, 1.0 - self.config.polyak)
 
 
-def _weights(optimizer: FlatAdam, module: nn.Module) -> Tensor:
-    """The part of the optimiser's flat tensor in which the module's parameters lie."""
-    first, *_ = module.parameters()
-    place = sum(p.numel() for p in optimizer.parameters[: [id(p) for p in optimizer.parameters].index(id(first))])
-    return optimizer.flat[place : place + sum(p.numel() for p in module.parameters())]
+def _weights(optimizer: FlatAdam, module: nn.Module) -> FlatParameters:
+    """A module's parameters, and the part of the optimiser's flat tensor in which they lie."""
+    parameters = list(module.parameters())
+    first = [id(p) for p in optimizer.parameters].index(id(parameters[0]))
+    place = sum(p.numel() for p in optimizer.parameters[:first])
+    return parameters, optimizer.flat[place : place + sum(p.numel() for p in parameters)]
 
 
 def _critic_gradients(
-    critics: Twin, x: Tensor, recorded: Tensor, chosen: Tensor, target: Tensor
+    critics: Twin, encoder: CriticEncoder, seen: list[Tensor], recorded: Tensor, chosen: Tensor, target: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Write the critics' gradients towards `target`, and return the policy's way up.
+    """Write the gradients of critics and their encoder towards `target`, and return the policy's way up.
 
-    Returns (d −min Q / d chosen action [n, actions], min Q of the chosen actions, the errors [2, n]).
+    `seen` are the encoder's outputs, of the n transitions first. Returns (d −min Q / d chosen action [n, actions],
+    min Q of the chosen actions, the errors [2, n]).
     """
-    n = len(target)
+    n, learns = len(target), isinstance(encoder, TapedEncoder)
+    x = seen[-1][:n]
     inputs = torch.cat([torch.cat([x, x]), torch.cat([recorded, chosen])], 1)
     outputs, values = critics.outputs(inputs)  # [2, 2n]
     errors, free = values[:, :n] - target, values[:, n:]
     lower = free.amin(0)
     # Of mean error² / 2 for the recorded actions, and of −mean min Q for the chosen ones.
     gradient = torch.cat([errors, (free > lower).float().sub_(1.0)], 1).div_(n)
-    return critics.backward(outputs, gradient, n)[:, x.shape[1] :], lower, errors
+    back = critics.backward(outputs, gradient, n, need_inputs=learns)
+    if learns:
+        encoder.backward(seen, back[:n, : x.shape[1]])
+        back = back[n:]
+    return back[:, x.shape[1] :], lower, errors
 
 
 def _trust_in_critic(bc: float, q: Tensor) -> Tensor:
@@ -138,26 +148,35 @@ class SAC(Agent):
         self.head, self.sac = policy.head, sac
         actions = policy.head.action_size
         self.target_entropy = sac.target_entropy or -float(actions)
-        self.critics = Twin(policy.inputs + actions, policy.config).to(policy.device)
+        self.encoder = policy.make_critic_encoder().to(policy.device)
+        self.critics = Twin(self.encoder.features + actions, policy.config).to(policy.device)
         self.log_alpha = nn.Parameter(torch.tensor(sac.alpha, device=policy.device).log())
+        own_encoder = [] if policy.shared_encoder is not None else [*self.encoder.parameters()]
         self.optimizer = FlatAdam(
-            [*policy.parameters(), *self.critics.parameters(), self.log_alpha], _NO_CLIP, eps=1e-8
+            [*policy.parameters(), *own_encoder, *self.critics.parameters(), self.log_alpha], _NO_CLIP, eps=1e-8
         )
-        self._critic_weights = _weights(self.optimizer, self.critics)
-        self._target_weights, (target,) = flat_copies([self.critics], self._critic_weights)
-        assert isinstance(target, Twin)
-        self.target_critics = target
+        judging = {"critics": _weights(self.optimizer, self.critics)}
+        if isinstance(self.encoder, TapedEncoder):
+            judging["encoder"] = _weights(self.optimizer, self.encoder)
+        self._judging = {name: flat for name, (_, flat) in judging.items()}
+        targets, (critics, encoder) = flat_copies([self.critics, self.encoder], [*judging.values()])
+        self._targets = dict(zip(judging, targets, strict=True))
+        assert isinstance(critics, Twin)
+        assert isinstance(encoder, MLP | TapedEncoder)
+        self.target_critics, self.target_encoder = critics, encoder
 
     def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
         n, x, bc = len(batch.reward), batch.x, self.config.bc
-        outputs, params = self.policy.outputs(x)
+        shared = self.policy.shared_encoder
+        seen = self.encoder.outputs(x[:n]) if shared is None else shared.outputs(x, n)
+        outputs, params = self.policy.outputs(x if shared is None else seen[-1], n)
         sample = self.head.sample_with_log_prob(params, batch.noise)
         alpha = self.log_alpha.exp()
-        follows = self.target_critics.lower(torch.cat([x[n:], sample.action[n:]], 1))
+        follows = self.target_critics.lower(torch.cat([self.target_encoder.forward(x[n:]), sample.action[n:]], 1))
         batch.await_reward()
         target = torch.addcmul(batch.reward, batch.discount, follows - alpha * sample.log_prob[n:])
         now = type(sample)(*(part[:n] for part in sample))
-        way_up, q, errors = _critic_gradients(self.critics, x[:n], batch.action, now.action, target)
+        way_up, q, errors = _critic_gradients(self.critics, self.encoder, seen, batch.action, now.action, target)
         trust = _trust_in_critic(bc, q) if bc > 0 else torch.ones_like(alpha)
         gradient = self.head.gradient(now, way_up * trust, alpha * trust / n)
         if bc > 0:
@@ -169,7 +188,8 @@ class SAC(Agent):
             self.log_alpha.grad.copy_(-(log_prob + self.target_entropy))
         self.optimizer.step(self.rate)
         if self._moves_target(update):
-            self._move(self._target_weights, self._critic_weights)
+            for name, target_weights in self._targets.items():
+                self._move(target_weights, self._judging[name])
         if not measured:
             return None
         q_loss, q_mean = errors.square().mean(), q.mean()
@@ -181,10 +201,10 @@ class SAC(Agent):
 
     @property
     def targets(self) -> dict[str, Tensor]:
-        return {"critics": self._target_weights}
+        return self._targets
 
     def learned(self) -> dict[str, Tensor]:
-        return {"critics": self._critic_weights, "log_alpha": self.log_alpha}
+        return {**self._judging, "log_alpha": self.log_alpha}
 
 
 def _imitation_gradient(params: Tensor, recorded: Tensor) -> Tensor:
@@ -203,15 +223,19 @@ class TD3(Agent):
         assert isinstance(policy.head, DeterministicHead)
         self.head, self.td3 = policy.head, td3
         policy.head.spread.fill_(td3.exploration)
-        inputs = policy.inputs + policy.head.action_size
-        self.critics = Twin(inputs, policy.config).to(policy.device)
-        self.actor_optimizer = FlatAdam(policy.parameters(), _NO_CLIP, eps=1e-8)
-        self.critic_optimizer = FlatAdam(self.critics.parameters(), _NO_CLIP, eps=1e-8)
-        self._target_actor, (actor,) = flat_copies([policy], self.actor_optimizer.flat)
-        self._target_weights, (critics,) = flat_copies([self.critics], self.critic_optimizer.flat)
+        self.encoder = policy.make_critic_encoder().to(policy.device)
+        self.critics = Twin(self.encoder.features + policy.head.action_size, policy.config).to(policy.device)
+        acting = [*policy.encoder.parameters(), *policy.head.parameters()]
+        judging = [*self.encoder.parameters(), *self.critics.parameters()]
+        self.actor_optimizer = FlatAdam(acting, _NO_CLIP, eps=1e-8)
+        self.critic_optimizer = FlatAdam(judging, _NO_CLIP, eps=1e-8)
+        flats = [(o.parameters, o.flat) for o in (self.actor_optimizer, self.critic_optimizer)]
+        targets, (actor, encoder, critics) = flat_copies([policy, self.encoder, self.critics], flats)
+        self._target_actor, self._target_weights = targets
         assert isinstance(actor, ReplayPolicy)
+        assert isinstance(encoder, MLP | TapedEncoder)
         assert isinstance(critics, Twin)
-        self.target_policy, self.target_critics = actor, critics
+        self.target_policy, self.target_encoder, self.target_critics = actor, encoder, critics
 
     def kind_of(self, update: int) -> tuple[bool, ...]:
         return self._moves_target(update), self._moves_policy(update)
@@ -223,13 +247,15 @@ class TD3(Agent):
         n, x, bc = len(batch.reward), batch.x, self.config.bc
         limit = self.td3.target_noise_clip
         noise = (batch.noise[n:] * self.td3.target_noise).clamp_(-limit, limit)
-        next_action = (self.target_policy.outputs(x[n:])[1].tanh() + noise).clamp_(-1.0, 1.0)
-        follows = self.target_critics.lower(torch.cat([x[n:], next_action], 1))
+        shared, after = self.policy.shared_encoder is not None, self.target_encoder.forward(x[n:])
+        next_action = (self.target_policy.params(after if shared else x[n:]).tanh() + noise).clamp_(-1.0, 1.0)
+        follows = self.target_critics.lower(torch.cat([after, next_action], 1))
         batch.await_reward()
         target = torch.addcmul(batch.reward, batch.discount, follows)
-        outputs, params = self.policy.outputs(x[:n])
+        seen = self.encoder.outputs(x[:n])
+        outputs, params = self.policy.outputs(seen[-1] if shared else x[:n])
         action = params.tanh()
-        way_up, q, errors = _critic_gradients(self.critics, x[:n], batch.action, action, target)
+        way_up, q, errors = _critic_gradients(self.critics, self.encoder, seen, batch.action, action, target)
         if self._moves_policy(update):
             if bc > 0:
                 way_up = way_up * _trust_in_critic(bc, q)
@@ -269,7 +295,9 @@ class DQN(Agent):
         assert isinstance(policy.head, GreedyHead)
         self.head, self.dqn = policy.head, dqn
         self.optimizer = FlatAdam(policy.parameters(), 10.0, eps=1e-8)
-        self._target_weights, (target,) = flat_copies([policy], self.optimizer.flat)
+        (self._target_weights,), (target,) = flat_copies(
+            [policy], [(self.optimizer.parameters, self.optimizer.flat)]
+        )
         assert isinstance(target, ReplayPolicy)
         self.target_policy = target
 
@@ -281,9 +309,9 @@ class DQN(Agent):
 
     def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
         n, x = len(batch.reward), batch.x
-        outputs, values = self.policy.outputs(x)
+        outputs, values = self.policy.outputs(x, n)
         best = values[n:].argmax(1, keepdim=True)
-        follows = self.target_policy.outputs(x[n:])[1].gather(1, best).squeeze(1)
+        follows = self.target_policy.params(x[n:]).gather(1, best).squeeze(1)
         batch.await_reward()
         target = torch.addcmul(batch.reward, batch.discount, follows)
         chosen = batch.action.long()

@@ -38,6 +38,9 @@ class ReplayConfig:
     """What target networks keep of themselves at an update; 0 copies."""
     longest: Annotated[int, Range(0, 10**9)] = 0
     """Longest episode the replay must hold, in steps; 0: what the environment says, else 1,000."""
+    shift: Annotated[int, Range(-1, 1_000)] = -1
+    """Images that are drawn are moved at random by up to so many pixels, against learning them by heart (DrQ); 0:
+    not; -1: by 4 of 84 pixels, by as much of images of other sizes."""
     bc: Annotated[float, Range(0)] = 0.0
     """Offline: how much the critic counts beside imitating the data (TD3+BC's alpha, mostly 2.5); 0: it alone."""
 
@@ -146,6 +149,8 @@ class SACTrainConfig(ReplayTrainConfig):
     sac: SACConfig = field(default_factory=SACConfig)
     """Soft actor-critic."""
 
+    layers_after_network: ClassVar[bool] = True
+
 
 @dataclass(frozen=True)
 class TD3TrainConfig(ReplayTrainConfig):
@@ -154,6 +159,8 @@ class TD3TrainConfig(ReplayTrainConfig):
     algo: str = "td3"
     td3: TD3Config = field(default_factory=TD3Config)
     """Twin delayed deep deterministic policy gradient."""
+
+    layers_after_network: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,24 @@ def adapted(config: TrainConfig, kind: type[C]) -> C:
         kind,
         groups=1,
         env=dataclasses.replace(config.env, **few),
-        policy=_NETWORKS,
+        policy=_networks(config.policy, kind),
         replay=_replay(kind),
         loop=dataclasses.replace(config.loop, iterations=10),
         eval=EvalConfig(every=10_000, episodes=10, stochastic=False),
     )
     tune = _TUNED.get(getattr(config.env, "id", ""))
     return changed if tune is None else dataclasses.replace(changed, **tune(changed))
+
+
+def _networks(of_job: PolicyConfig, kind: type[ReplayTrainConfig]) -> PolicyConfig:
+    """The usual layers; but what the job lets actor and critic see stays, and how they see it."""
+    return dataclasses.replace(
+        _NETWORKS,
+        cnn=of_job.cnn,
+        image_features=of_job.image_features,
+        actor_parts=of_job.actor_parts,
+        critic_parts=() if issubclass(kind, DQNTrainConfig) else of_job.critic_parts,  # DQN has no critic
+    )
 
 
 def _is_slow_to_collect(config: TrainConfig) -> bool:

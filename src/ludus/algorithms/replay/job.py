@@ -1,6 +1,5 @@
 """A policy that learns from a replay, whether environments fill it (`online.py`) or files (`offline.py`)."""
 
-import math
 from collections.abc import Callable
 
 import gymnasium as gym
@@ -15,6 +14,7 @@ from ludus.algorithms.replay.store_job import StoreJob
 from ludus.algorithms.reward.metrics import correlation
 from ludus.algorithms.reward.rrd import RewardLearner, make_reward_model
 from ludus.buffers.episodes import EpisodeStore
+from ludus.envs.row_space import numbers_in, parts_of
 from ludus.envs.vec import ActionSpace, State, derive_seed
 from ludus.errors import ConfigError
 from ludus.policies.making import make_replay_policy
@@ -85,15 +85,17 @@ class ReplayJob(StoreJob):
         if config.reward.learned:
             reward = f"; {config.reward.told()}"
         return (
-            f"{config.algo.upper()}, networks {' × '.join(map(str, config.policy.hidden))}, batches of "
-            f"{replay.batch_size}{reward}; seed {config.seed}, device {config.device}"
+            f"{config.algo.upper()}, networks {config.policy.told()}, batches of {replay.batch_size}"
+            f"{reward}; seed {config.seed}, device {config.device}"
         )
 
 
 def make_policy(
     config: ReplayTrainConfig, obs_space: gym.spaces.Box, action_space: ActionSpace, device: torch.device
 ) -> ReplayPolicy:
-    refuse_large_networks(math.prod(obs_space.shape), config.policy, _NETWORKS, device)
+    images = sum(part.kind == "image" for part in parts_of(obs_space))
+    inputs = numbers_in(obs_space) + config.policy.image_features * images
+    refuse_large_networks(inputs, config.policy, _NETWORKS, device)
     seed = derive_seed(config.seed, 4)
     return make_replay_policy(config.algo, obs_space, action_space, config.policy, seed).to(device)
 

@@ -13,6 +13,9 @@ from ludus.algorithms.reward.config import RewardConfig
 from ludus.algorithms.reward.rrd import RewardLearner, ircr_reward
 from ludus.buffers.episodes import EpisodeStore, SequenceDraw, TransitionDraw
 from ludus.envs.vec import State
+from ludus.errors import ConfigError
+from ludus.policies.replay_policy import ReplayPolicy
+from ludus.policies.vision import draw_shifts, shift_observations, usual_shift
 
 _MEASURE_EVERY = 10  # gradient steps: the agent's losses are means of some
 _BEST_EPISODES = 10  # from which IRCR draws half of each batch
@@ -38,6 +41,7 @@ class ReplayLearner(Batches):
         whole_episodes = reward.method == "rd"  # whose batches change in size, which no graph can follow
         super().__init__(store, config.train_batches, seed, cuda_graphs and not whole_episodes)
         self.agent, self.config = agent, config
+        self._shift = _shift_of(config, agent.policy)
         self.fixed_scale = False  # the policy's normaliser knows all there will be
         self.reward, self.reward_learner = reward, reward_learner
         self._totals = torch.zeros(len(agent.measures), device=store.device)
@@ -63,18 +67,23 @@ class ReplayLearner(Batches):
         """Rows: those of observations before, then those after; in each the reward's sub-sequences come first."""
         batches, drawn = self.train_batches, self._draw_transitions()
         reward, before, after = drawn.reward, drawn.row, drawn.next_row
-        sequences: dict[str, Tensor] = {}
+        more: dict[str, Tensor] = {}
         if self.reward.method == "ircr":
             known, _ = self.store.returns_and_lengths()
             reward = ircr_reward(self.store.episode_return[drawn.slot], known.min(), known.max())
         if self.reward_learner is not None:
             sequence = draw_sequences(self.store, self.reward, batches, self.generator)
-            sequences = sequence._asdict()
+            more = sequence._asdict()
             row = sequence.row.flatten(1)
             before, after = torch.cat([row, before], 1), torch.cat([row + 1, after], 1)
         noise = self.agent.policy.head.noise((batches, 2 * self.config.batch_size), self.generator)
         rows = torch.cat([before, after], 1)
-        return {"rows": rows, "reward": reward, "discount": drawn.discount, "noise": noise, **sequences}
+        if self.store.stacked_frames > 1:
+            more["starts"] = self.store.start[drawn.slot].repeat(1, 2)
+        if self._shift:
+            shifts = draw_shifts(2 * self.config.batch_size * batches, self._shift, self.generator)
+            more["shifts"] = shifts.view(batches, -1, 2)
+        return {"rows": rows, "reward": reward, "discount": drawn.discount, "noise": noise, **more}
 
     def _draw_transitions(self) -> TransitionDraw:
         config, store, batches = self.config, self.store, self.train_batches
@@ -96,12 +105,15 @@ class ReplayLearner(Batches):
         store, n = self.store, self.config.batch_size
         rows, reward = self._at_tick("rows"), self._at_tick("reward")
         half = len(rows) // 2
-        obs, action = store.obs["obs"].index_select(0, rows), store.action.index_select(0, rows[:half])
+        starts = self._at_tick("starts") if store.stacked_frames > 1 else rows
+        obs, action = store.observations(rows, starts), store.action.index_select(0, rows[:half])
         before, after = obs[:half], obs[half:]
         await_reward: Callable[[], None] = _nothing
         if self.reward_learner is not None:
             reward, await_reward = self._learn_reward(self.reward_learner, before, action, after)
             obs, action = torch.cat([before[-n:], after[-n:]]), action[-n:]
+        if self._shift:
+            obs = shift_observations(self.agent.policy.obs_space, obs, self._at_tick("shifts"), self._shift)
         x, discount, noise = self.agent.policy.prepare(obs), self._at_tick("discount"), self._at_tick("noise")
         batch = Batch(x, action, reward, discount, noise, await_reward)
         measured = self.agent.learn(batch, update, self._is_measured(update))
@@ -182,6 +194,13 @@ class ReplayLearner(Batches):
         self.agent.load_state(state["agent"])
         if self.reward_learner is not None:
             self.reward_learner.load_state(state["reward"])
+
+
+def _shift_of(config: ReplayConfig, policy: ReplayPolicy) -> int:
+    """By how many pixels drawn images are moved at most."""
+    if config.shift > 0 and not policy.has_images:
+        raise ConfigError("--replay.shift moves images, and none are observed here: leave it out.")
+    return usual_shift(policy.obs_space) if config.shift < 0 else config.shift
 
 
 class RewardBatches(Batches):

@@ -2,13 +2,13 @@
 
 import dataclasses
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.job import ReplayJob, make_policy, obs_field
-from ludus.algorithms.replay.recorded import Recorded, load_recorded, vector_keys, vector_of
+from ludus.algorithms.replay.recorded import Recorded, load_recorded
+from ludus.algorithms.replay.recorded_rows import RecordedRows
 from ludus.buffers.episodes import EpisodeStore
 from ludus.config import make_plan
 from ludus.data.episode import Episode
@@ -56,15 +56,8 @@ class OfflineJob(ReplayJob):
     def _field(self, summary: DataSummary) -> tuple[tuple[int, ...], torch.dtype]:
         """The observation, if it is one the policy's environment gives."""
         policy = self._policy_of_data
-        self._keys = vector_keys(summary)
-        numbers = sum(int(np.prod(summary.obs[key].shape)) for key in self._keys)
-        wanted = int(np.prod(policy.obs_space.shape))
-        if numbers != wanted:
-            told = ", ".join(f"{key} {summary.obs[key].shape}" for key in self._keys)
-            raise ConfigError(
-                f"The environment's observation has {wanted} numbers, the recorded one {numbers} ({told}). Say "
-                "which to use with --data.keys."
-            )
+        field = obs_field(policy.obs_space)
+        self._rows = RecordedRows(policy.obs_space, policy.learned_parts(), summary, field[1])
         head, choices = policy.head, summary.num_actions
         if isinstance(head, GreedyHead):
             fits = 0 < choices <= head.start + head.linear.out_features
@@ -73,16 +66,15 @@ class OfflineJob(ReplayJob):
         if not fits:
             told = f"{choices} choices" if choices else f"{summary.action_size} numbers"
             raise ConfigError(f"The recorded actions ({told}) are not the environment's ({policy.action_space}).")
-        return obs_field(policy.obs_space)
+        return field
 
     def _prepare(self, episode: Episode) -> tuple[dict[str, Tensor], Tensor]:
         policy: ReplayPolicy = self._policy_of_data
-        obs = torch.from_numpy(vector_of(episode, self._keys)).view(-1, *policy.obs_space.shape)
         action = policy.head.from_env(torch.from_numpy(episode.action).to(policy.device))
         if isinstance(policy.head, GreedyHead) and float(action.min()) < 0:
             lowest = int(action.min()) + policy.head.start
             raise ConfigError(f"A recorded action is {lowest}, which is none of {policy.action_space}.")
-        return {"obs": obs}, action.cpu()
+        return {"obs": self._rows.of(episode)}, action.cpu()
 
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
         batches = self.plan.batches_per_iteration

@@ -38,8 +38,8 @@ class OffPolicyJob(ReplayJob):
             self.warnings += (*unlimited, f"{room} --replay.longest makes more room.")
         fields = {"obs": obs_field(policy.obs_space)}, ((policy.head.action_size,), torch.float32)
         shape = (*fields, replay.capacity, rows, longest)
-        hidden = config.episodic_reward
-        self._bytes = store_bytes(*shape, hidden)
+        hidden, frames = config.episodic_reward, envs[0].stacked_frames
+        self._bytes = store_bytes(*shape, hidden, frames)
         refuse_what_cannot_fit(
             self._bytes, f"the replay, {replay.capacity:,} rows", "Make --replay.capacity smaller.", device
         )
@@ -49,7 +49,7 @@ class OffPolicyJob(ReplayJob):
             "Make --replay.train-batches or --replay.batch-size smaller.",
             device,
         )
-        super().__init__(config, device, policy, EpisodeStore(*shape, device, hidden))
+        super().__init__(config, device, policy, EpisodeStore(*shape, device, hidden, frames))
         self.plan = plan
         self.collector = ReplayCollector(envs, policy, self.store, config.seed)
         self.collector.timing = self.timing
@@ -113,7 +113,8 @@ class OffPolicyJob(ReplayJob):
 
 def _drawn_bytes(config: ReplayTrainConfig, policy: ReplayPolicy) -> int:
     """What an iteration's batches need to know, drawn and packed: rows, rewards, discounts and noise of each."""
-    a_batch = config.replay.batch_size * (2 * 8 + 4 + 4 + 2 * 4 * policy.head.noise_size)
+    shifts = 2 * 2 * 8 if policy.has_images else 0
+    a_batch = config.replay.batch_size * (2 * 8 + 4 + 4 + 2 * 4 * policy.head.noise_size + shifts)
     a_batch += 8 * 4 * config.reward.rrd_batch_size if config.reward.learned else 0
     return 2 * config.replay.train_batches * a_batch
 

@@ -13,7 +13,7 @@ from ludus.data.config import DataConfig
 from ludus.data.episode import Episode
 from ludus.data.reading import DataSummary, EpisodeInfo, read_episodes, scan
 from ludus.envs.vec import derive_seed
-from ludus.errors import CheckpointError, ConfigError
+from ludus.errors import CheckpointError
 from ludus.training.ram import refuse_what_cannot_fit
 
 Obs = dict[str, Tensor]
@@ -119,15 +119,3 @@ def vector_of(episode: Episode, keys: list[str]) -> np.ndarray:
     """[T + 1, n] the named observations side by side."""
     parts = [episode.obs[key].reshape(len(episode.obs[key]), -1).astype(np.float32) for key in keys]
     return np.concatenate(parts, axis=1)
-
-
-def vector_keys(summary: DataSummary) -> list[str]:
-    """The observations a policy can learn from; images are refused."""
-    images = [key for key, spec in summary.obs.items() if spec.is_image]
-    if images:
-        vectors = [key for key in summary.obs if key not in images]
-        raise ConfigError(
-            f"A policy learns from numbers, not from {', '.join(images)}: say which with --data.keys, of "
-            f"{', '.join(vectors) or 'which this file has none'}."
-        )
-    return list(summary.obs)
