@@ -68,15 +68,15 @@ def action_change(task: "SimTask") -> Tensor:
     return (task.action - task.last_action).square().sum(1)
 
 
-def last_action(task: "SimTask", rows: "Rows") -> Tensor:
-    """The newest action that was chosen, be it carried out yet or not."""
-    return task.action[rows]
+def last_actions(task: "SimTask", rows: "Rows") -> Tensor:
+    """The two newest actions that were chosen, be they carried out yet or not."""
+    return torch.cat([task.action[rows], task.last_action[rows]], dim=1)
 
 
 EVERYWHERE: dict[str, Table] = {
     "rewards": {function.__name__: Term(function, 0.0, own=True) for function in (action_size, action_change)},
     "terminations": {},
-    "observations": {"last_action": Term(last_action, 0.0, own=True)},
+    "observations": {"last_actions": Term(last_actions, 0.0, own=True)},
 }
 
 
