@@ -96,7 +96,10 @@ def test_every_simulation_runs_as_a_model_of_its_own_would() -> None:
 
 def slid(**scales: tuple[float, float]) -> tuple[Tensor, Tensor]:
     """([rows] m that a cube slides which starts at 1 m/s, [rows] m/s at which it goes on after 50 ms)."""
-    kinds = {"mass": {"kind": "body_mass", "bodies": ["cube"]}, "friction": {"kind": "friction"}}
+    kinds: dict[str, dict[str, Any]] = {
+        "mass": {"kind": "body_mass", "bodies": ["cube"]},
+        "friction": {"kind": "friction"},
+    }
     settings = {name: kinds[name] | {"scale": list(scale)} for name, scale in scales.items()}
     env = make(KukaConfig(fixed=True, assist=0.0, randomization=settings), 2)
     env.reset(0)

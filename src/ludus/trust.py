@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.config import TrainConfig, to_dict
-from ludus.envs.terms import KINDS
+from ludus.envs.terms import TABLES
 from ludus.errors import LudusError, TrustError, plain_text
 from ludus.files import create, read_bounded, read_json, write_whole
 
@@ -109,7 +109,7 @@ def _signature(key: bytes, config: TrainConfig) -> str:
         "files": {module: _file_of(module) for module in modules_named_by(config)},
     }
     if getattr(config.env, "callables", ()):  # with the arguments that they are given
-        signed["terms"] = {name: env[name] for name in (*KINDS, "randomization")}
+        signed["terms"] = {name: env[name] for name in TABLES}
     if config.policy.network:
         signed["network"] = [config.policy.network, config.policy.network_kwargs]
     return hmac.new(key, json.dumps(signed, sort_keys=True, default=repr).encode(), hashlib.sha256).hexdigest()
