@@ -364,9 +364,10 @@ class Stop(ludus.Callback):
         return self.left > 0
 
 
-def trained(folder: Path, *callbacks: ludus.Callback, **env: Any) -> Path:
+def trained(folder: Path, *callbacks: ludus.Callback, groups: int = 2, **env: Any) -> Path:
     settings: dict[str, Any] = {
         "env": {"num_envs": 4, "max_steps": 12, "randomization": KUKA_ALL, **env},
+        "groups": groups,
         "ppo": {"horizon": 8, "minibatches": 2, "update_epochs": 1},
         "loop": {"total_steps": 6 * 32},
         "eval": {"every": 64, "episodes": 2},
@@ -491,7 +492,7 @@ def test_on_warp_episodes_draw_anew_where_they_end(wp: Any) -> None:
 @pytest.mark.slow
 def test_on_warp_a_run_that_was_stopped_equals_one_that_was_not(wp: Any, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"simulator": "warp", "max_steps": 6}
-    whole = trained(tmp_path / "whole", **settings)
-    stopped = trained(tmp_path / "stopped", Stop(3), **settings)
+    whole = trained(tmp_path / "whole", groups=1, **settings)
+    stopped = trained(tmp_path / "stopped", Stop(3), groups=1, **settings)
     ludus.resume(stopped, console=Console("quiet"))
     assert_same_run(stopped, whole)

@@ -153,12 +153,12 @@ def test_a_function_of_ones_own_pays_ends_and_is_seen() -> None:
         assist=0.0,
         rewards={"high": high, "action_change": -0.5},
         terminations={"impatient": {"function": "term_modules:impatient", "steps": 3}},
-        observations={"speeds": term_modules.speeds, "touch": None, "last_action": 1, "hand": 2.0},
+        observations={"speeds": term_modules.speeds, "touch": None, "last_actions": 1, "hand": 2.0},
     )
     assert config.rewards["high"] == {"function": "term_modules:high", "weight": 10.0, "over": 0.1}
     assert config.imports == ("term_modules",)
     env, plain = make(config), make(KukaConfig(assist=0.0))
-    assert env.obs_space.shape == (34 - 2 + 2 + 4,)
+    assert env.obs_space.shape == (34 - 2 + 2 + 8,)
     ours, theirs = played(env, 3), played(plain, 3)
     generator = torch.Generator().manual_seed(0)
     actions = [2 * torch.rand((ROWS, 4), generator=generator) - 1 for _ in range(3)]
@@ -168,10 +168,10 @@ def test_a_function_of_ones_own_pays_ends_and_is_seen() -> None:
         extra = ours[number].reward - theirs[number].reward + 0.5 * change
         assert torch.allclose(extra, torch.full((ROWS,), 10 * (0.22 - 0.1)), atol=0.05)
         assert torch.equal(ours[number].obs[:, :6], 2 * theirs[number].obs[:, :6])
-        assert torch.equal(ours[number].obs[:, -6:-2], actions[number])
+        assert torch.equal(ours[number].obs[:, -10:-6], actions[number])
     assert ours[2].terminated.all()
     assert ours[2].metrics["ended/impatient"].all()
-    assert torch.equal(ours[2].obs[:, -6:-2], torch.zeros(ROWS, 4))  # a new episode has had no action
+    assert torch.equal(ours[2].obs[:, -10:-2], torch.zeros(ROWS, 8))  # a new episode has had no action
     env.close()
     plain.close()
 

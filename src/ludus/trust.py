@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.config import TrainConfig, to_dict
-from ludus.envs.terms import KINDS
+from ludus.envs.terms import TABLES
 from ludus.errors import LudusError, TrustError, plain_text
 from ludus.files import create, read_bounded, read_json, write_whole
 
@@ -105,7 +105,7 @@ def _signature(key: bytes, config: TrainConfig) -> str:
         "files": {module: _file_of(module) for module in config.imports},
     }
     if getattr(config.env, "callables", ()):  # with the arguments that they are given
-        signed["terms"] = {name: env[name] for name in (*KINDS, "randomization")}
+        signed["terms"] = {name: env[name] for name in TABLES}
     if config.policy.network:
         signed["network"] = [config.policy.network, config.policy.network_kwargs]
     if ":" in config.algo:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from ludus.envs.sim_task import Rows, SimTask
 
 Function = Callable[..., Tensor]
-KINDS = ("rewards", "terminations", "observations")  # settings that are tables of terms
+KINDS = ("rewards", "terminations", "observations")
+TABLES = (*KINDS, "randomization")  # settings
 _KEYS = {"rewards": "function", "terminations": "function", "observations": "function", "randomization": "kind"}
 _MOST_TERMS = 100
 _MOST_PARAMETERS = 100
@@ -68,15 +69,15 @@ def action_change(task: "SimTask") -> Tensor:
     return (task.action - task.last_action).square().sum(1)
 
 
-def last_action(task: "SimTask", rows: "Rows") -> Tensor:
-    """The newest action that was chosen, be it carried out yet or not."""
-    return task.action[rows]
+def last_actions(task: "SimTask", rows: "Rows") -> Tensor:
+    """The two newest actions that were chosen, be they carried out yet or not."""
+    return torch.cat([task.action[rows], task.last_action[rows]], dim=1)
 
 
 EVERYWHERE: dict[str, Table] = {
     "rewards": {function.__name__: Term(function, 0.0, own=True) for function in (action_size, action_change)},
     "terminations": {},
-    "observations": {"last_action": Term(last_action, 0.0, own=True)},
+    "observations": {"last_actions": Term(last_actions, 0.0, own=True)},
 }
 
 
@@ -96,7 +97,7 @@ class TermSettings:
     kinds are body_mass, friction, motor_strength, latency, observation_noise and push."""
 
     def __post_init__(self) -> None:
-        for kind in (*KINDS, "randomization"):
+        for kind in TABLES:
             table = getattr(self, kind)
             if isinstance(table, dict):
                 object.__setattr__(self, kind, {name: _plain(kind, name, value) for name, value in table.items()})
@@ -104,7 +105,7 @@ class TermSettings:
     @property
     def callables(self) -> tuple[str, ...]:
         """Functions and classes of the user's that are named, "module:name" each."""
-        tables = {kind: getattr(self, kind) for kind in (*KINDS, "randomization")}
+        tables = {kind: getattr(self, kind) for kind in TABLES}
         named = [
             _callable_of(kind, value)
             for kind, table in tables.items()
@@ -122,7 +123,7 @@ class TermSettings:
         """A sentence for what is wrong with the tables; names in them are held to the task when that is made."""
         from ludus.envs.randomization import check_randomization
 
-        for kind in (*KINDS, "randomization"):
+        for kind in TABLES:
             table = getattr(self, kind)
             flag = f"--{path}{kind}"
             if not isinstance(table, dict):

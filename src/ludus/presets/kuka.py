@@ -27,7 +27,8 @@ _PICK_PLACE = PPOTrainConfig(
     eval=EvalConfig(every=50_000, episodes=100),
 )
 
-# What the cube weighs and how it slides, and how late the arm obeys, differs from episode to episode.
+# What the cube weighs, how it slides and how late the arm obeys differs from episode to episode. The policy sees
+# what it asked for and may not have got yet.
 _RANDOMIZATION = {
     "cube_mass": {"kind": "body_mass", "bodies": ["cube"], "scale": [0.5, 3.0]},
     "friction": {"kind": "friction", "scale": [0.5, 1.5]},
@@ -35,7 +36,9 @@ _RANDOMIZATION = {
 }
 _RANDOMIZED = dataclasses.replace(
     _PICK_PLACE,
-    env=KukaConfig(num_envs=256, randomization=_RANDOMIZATION),
+    env=KukaConfig(num_envs=256, randomization=_RANDOMIZATION, observations={"last_actions": 1.0}),
+    loop=LoopConfig(total_steps=800_000),
+    eval=EvalConfig(every=80_000, episodes=100),
 )
 
 # Fewer iterations, each with eight times as many arms.
