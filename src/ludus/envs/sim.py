@@ -6,7 +6,9 @@ on a GPU. `make_simulator` chooses.
 """
 
 import importlib.util
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import mujoco
@@ -49,6 +51,8 @@ class Simulator(Protocol):
     # Nothing it does waits for the device, so that steps can be recorded as a CUDA graph. `rows` of `reset` and
     # `forward` are then a [sims] bool mask; else they are sorted indices.
     capturable: bool
+
+    fault_advice: Mapping[str, str]  # as an environment's
 
     def field(self, name: str) -> Tensor:
         """A live [sims, ...] tensor over an MjData field.
@@ -112,6 +116,7 @@ class CpuSimulator:
 
     dtype = torch.float64
     capturable = False
+    fault_advice: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, model: mujoco.MjModel, num_sims: int, substeps: int, threads: int) -> None:
         _refuse_too_many(model, num_sims)

@@ -68,7 +68,7 @@ class SimTask(VecEnv):
         self.sim = sim
         self.num_rows = sim.num_sims
         self.device, self.dtype = sim.device, sim.dtype
-        self.capturable = sim.capturable
+        self.capturable, self.fault_advice = sim.capturable, sim.fault_advice
         self.max_steps = max_steps
         self.obs_space = gym.spaces.Box(-np.inf, np.inf, (obs,), np.float32) if isinstance(obs, int) else obs
         self.action_space = action_space

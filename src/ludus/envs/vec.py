@@ -7,6 +7,8 @@ may be without an agent for a while (`VecEnv.present`).
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -60,6 +62,8 @@ class VecEnv(ABC):
     # Rows whose agent is there to act on the newest observation, [rows] bool; None: all are, always. A row without
     # one observes zeros, its action is ignored and it is never trained on. One that appears begins an episode.
     present: Tensor | None = None
+    # What a fault (see `faults`) means and what to do about it, by its name, to be said after its number.
+    fault_advice: Mapping[str, str] = MappingProxyType({})
     # [rows] what the newest step was really worth, where the learner is paid otherwise; only to measure by.
     hidden_reward: Tensor | None = None
     # Metrics that say which episode it was, not how it went; one named "weight" is how much it counts in a mean.

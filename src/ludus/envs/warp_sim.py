@@ -14,7 +14,8 @@ On the CPU it is there to be tested: it agrees with `CpuSimulator`, but is far s
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import mujoco
@@ -42,6 +43,13 @@ _POINTS_OF_OTHERS = 4
 _SPARE_POINTS = 8  # for contacts between moving geoms
 _CONTACT_OVERFLOW = mjw.OverflowType.BROADPHASE | mjw.OverflowType.NARROWPHASE | mjw.OverflowType.CCD
 _CONSTRAINT_OVERFLOW = mjw.OverflowType.NEFC | mjw.OverflowType.NJMAX_NNZ
+
+# Faults that nothing else would show, and what simulations then lack room for.
+_LACKING = {"contact_overflow": "contacts", "constraint_overflow": "constraints"}
+_ADVICE = (
+    "simulations had no room for all their {what}, so things sink into each other. Take --env.simulator threads, "
+    "or give WarpSimulator more {what}: docs/gpu.md."
+)
 
 # What depends on `CONSTANT_INPUTS`.
 _DERIVED_CONSTANTS = (
@@ -82,6 +90,9 @@ class WarpSimulator:
 
     dtype = torch.float32
     capturable = True
+    fault_advice: Mapping[str, str] = MappingProxyType(
+        {name: _ADVICE.format(what=what) for name, what in _LACKING.items()}
+    )
 
     def __init__(
         self,

@@ -112,6 +112,10 @@ class OnPolicyJob(Job):
     def cycle_metrics(self) -> dict[str, float]:
         return self.collector.episode_metrics()
 
+    def fault_advice(self) -> dict[str, str]:
+        advice = self.collector.groups[0].env.fault_advice
+        return {f"rollout/{name}": told for name, told in advice.items()}
+
     def weights(self) -> list[Tensor]:
         return [self.learner.optimizer.flat]
 

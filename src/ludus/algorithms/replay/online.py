@@ -79,6 +79,10 @@ class OffPolicyJob(ReplayJob):
             metrics["Timesteps"] = self._collected  # the store lets the oldest go
         return metrics
 
+    def fault_advice(self) -> dict[str, str]:
+        advice = self.collector.groups[0].env.fault_advice
+        return {f"rollout/{name}": told for name, told in advice.items()}
+
     def lines(self) -> list[str]:
         config, replay, envs = self.config, self.config.replay, self.config.env.num_envs
         ratio = replay.train_batches / self.plan.steps_per_iteration

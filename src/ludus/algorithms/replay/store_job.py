@@ -15,9 +15,14 @@ from ludus.training.checkpoint import Model
 from ludus.training.job import Job
 from ludus.training.timing import Timing
 
+# The names of return decomposition's table, and ours.
+_TABLE = {"R_loss": "train/r_loss", "Q_loss": "train/q_loss", "Pi_loss": "train/pi_loss"}
+
 
 class StoreJob(Job):
     """A store and the batches that are made of it."""
+
+    batch_loss = "R_loss"
 
     _skipped: Tensor
     _tried: int
@@ -34,7 +39,7 @@ class StoreJob(Job):
         self.config, self.device, self.store, self.models = config, device, store, models
         self.batches = batches
         self.timing = Timing()
-        self.tabulated = config.reward.method != "none"
+        self.tabulated = config.reward.method != "none"  # rows have the names of return decomposition's table, too
         self._means = Means()
         self._losses: list[Tensor] = []  # of the batches since the last call of `take_batch_losses`
         self._rate_factor = 1.0
@@ -67,6 +72,15 @@ class StoreJob(Job):
         self._judge_anew()
         seen = {"Episodes": store.total_episodes_added, "Timesteps": store.steps + store.open_steps}
         return {**self._means.take(), **(seen if self.tabulated else {})}
+
+    def other_names(self, metrics: dict[str, float], seconds: float) -> dict[str, float]:
+        """Of return decomposition's table."""
+        if not self.tabulated:
+            return {}
+        if "loop/epoch" not in metrics:  # an evaluation
+            return {"TimeCost(sec)/test": seconds}
+        place = {"Epoch": metrics["loop/epoch"], "Cycle": metrics["loop/cycle"], "TimeCost(sec)/train": seconds}
+        return place | {public: metrics[ours] for public, ours in _TABLE.items() if ours in metrics}
 
     def newest_losses(self) -> Tensor | None:
         return self._losses[-1] if self._losses else None
