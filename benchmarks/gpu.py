@@ -18,7 +18,7 @@ from ludus.algorithms.ppo.config import PPOTrainConfig
 from ludus.algorithms.ppo.update import PPO
 from ludus.envs import make_groups
 from ludus.envs.vec import derive_seed
-from ludus.policies.making import make_actor_critic
+from ludus.policies.factory import make_actor_critic
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
 from ludus.training.loop import PRECISIONS, find_device

@@ -19,7 +19,7 @@ import torch
 from ludus.algorithms.on_policy.collector import Collector
 from ludus.buffers.segments import SegmentSchedule
 from ludus.envs import GymConfig, KukaConfig, make_groups
-from ludus.policies.making import make_actor_critic
+from ludus.policies.factory import make_actor_critic
 from ludus.policies.policy import PolicyConfig
 
 HORIZON = 16

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import ludus
-from ludus.logging.console import Console
 from ludus.presets import find_preset
 from ludus.runs import evaluate_run
+from ludus.show.console import Console
 
 PLAIN, RANDOMIZED = "kuka-pick-place", "kuka-randomized"
 

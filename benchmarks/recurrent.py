@@ -30,7 +30,7 @@ from ludus.algorithms.ppo.config import PPOConfig
 from ludus.algorithms.ppo.update import PPO
 from ludus.buffers.segments import SegmentSchedule
 from ludus.envs.forage import Forage, ForageConfig
-from ludus.envs.gym import GymConfig, make_gym
+from ludus.envs.gym.env import GymConfig, make_gym
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.policy import PolicyConfig

@@ -29,8 +29,8 @@ from ludus.config import CheckpointConfig, EvalConfig, LogConfig, LoopConfig
 from ludus.envs import available_cores
 from ludus.envs.kuka.scripted import scripted_action
 from ludus.envs.kuka.task import SUBSTEPS, KukaPickPlace
-from ludus.logging.console import Console
 from ludus.presets import find_preset
+from ludus.show.console import Console
 from ludus.training.callbacks import Callback
 from ludus.training.loop import Trainer
 

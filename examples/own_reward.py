@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import ludus
-from ludus.envs.sim_task import SimTask
-from ludus.logging.jsonl import read_metrics
+from ludus.envs.mujoco.task import SimTask
+from ludus.show.jsonl import read_metrics
 
 
 def jerk(task: SimTask, power: float = 2.0) -> Tensor:

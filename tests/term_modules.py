@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ludus.envs.randomization import Randomization
-from ludus.envs.sim_task import Rows, SimTask
+from ludus.envs.mujoco.randomization import Randomization
+from ludus.envs.mujoco.task import Rows, SimTask
 
 
 def high(task: SimTask, over: float = 0.0) -> Tensor:

@@ -34,9 +34,9 @@ from ludus.envs.episodic import EpisodicReward
 from ludus.envs.vec import VecEnv
 from ludus.envs.wrapper import WrappedEnv
 from ludus.errors import ConfigError, EnvError
-from ludus.logging.console import Console
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
+from ludus.show.console import Console
 from ludus.training.checkpoint import checkpoints_in, load_policy, newest_intact
 from ludus.training.loop import Trainer
 

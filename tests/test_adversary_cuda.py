@@ -15,10 +15,10 @@ from ludus.algorithms.imitation.config import AdversaryConfig
 from ludus.algorithms.imitation.discriminator import Adversary
 from ludus.algorithms.imitation.job import ImitationJob
 from ludus.algorithms.registry import make_job
-from ludus.logging.console import Console
-from ludus.logging.jsonl import read_metrics
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
+from ludus.show.console import Console
+from ludus.show.jsonl import read_metrics
 from ludus.training.loop import Trainer
 
 pytestmark = pytest.mark.gpu

@@ -24,7 +24,7 @@ from ludus.algorithms.replay.config import (
     TD3TrainConfig,
 )
 from ludus.errors import ConfigError
-from ludus.policies.making import make_replay_policy
+from ludus.policies.factory import make_replay_policy
 from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_heads import (
     LOG_STD_MAX,

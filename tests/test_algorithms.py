@@ -13,9 +13,9 @@ from ludus.algorithms.ppo.config import PPOTrainConfig
 from ludus.algorithms.registry import algorithm_names, built_in, find_algorithm, register_algorithm
 from ludus.config import to_dict
 from ludus.errors import ConfigError
-from ludus.logging.console import Console
 from ludus.presets import all_presets, find_preset
 from ludus.settings import load_run_config
+from ludus.show.console import Console
 
 PLUGIN = """
 import dataclasses, pathlib

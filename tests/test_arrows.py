@@ -21,28 +21,28 @@ MAP = {
     "display": "",
     "graphs": "errors",
     "envs": "display errors files ranges",
-    "logging": "display errors files",  # what is shown is handed to it: it asks neither training nor algorithms
+    "show": "display errors files",  # what is shown is handed to it: it asks neither training nor algorithms
     "policies": "envs.vec envs.row_space envs.importing errors ranges",
     "nn": "policies",
     "buffers": "envs.vec errors",
     "data": "envs.check errors files ranges",
     "config": "envs errors policies ranges",
     "config_files": "config envs errors files",
-    "trust": "config envs.terms errors files",
-    "training": "config envs errors files graphs logging policies",  # it knows jobs, and no algorithm
+    "trust": "config envs.mujoco.terms errors files",
+    "training": "config envs errors files graphs policies show",  # it knows jobs, and no algorithm
     "algorithms": "buffers config config_files data envs errors graphs policies ranges training trust",
     "settings": "algorithms.registry config config_files errors policies",
     "presets": "algorithms config data.config envs errors policies",
     "saved_run": "algorithms.registry config config_files errors policies ranges settings training trust",
-    "rewards": "algorithms data errors logging policies saved_run training",
+    "rewards": "algorithms data errors policies saved_run show training",
     "recording": "data envs errors saved_run",
     "export": "envs.row_space errors files policies saved_run",
-    "viewing": "envs errors logging policies",
-    "motion_viewing": "envs errors logging",
-    "runs": "algorithms.registry config config_files envs errors files logging policies presets rewards saved_run "
-    "settings training trust version viewing",
-    "commands": "algorithms.registry config config_files data envs errors export logging motion_viewing presets "
-    "recording rewards runs saved_run settings training.run_folder trust",
+    "viewing": "envs errors policies show",
+    "motion_viewing": "envs errors show",
+    "runs": "algorithms.registry config config_files envs errors files policies presets rewards saved_run "
+    "settings show training trust version viewing",
+    "commands": "algorithms.registry config config_files data envs errors export motion_viewing presets "
+    "recording rewards runs saved_run settings show training.run_folder trust",
     "cli": "commands errors version",
     "__init__": "algorithms.registry envs nn runs saved_run training version",
 }
@@ -50,8 +50,8 @@ MAP = {
 # Arrows that close a circle for types alone: nothing is imported when the program runs.
 TYPES_ONLY = {
     ("ludus.training.callbacks", "ludus.training.loop"),  # a callback is handed the trainer that calls it
-    ("ludus.envs.terms", "ludus.envs.sim_task"),  # and a term the task that it is of
-    ("ludus.envs.randomization", "ludus.envs.sim_task"),
+    ("ludus.envs.mujoco.terms", "ludus.envs.mujoco.task"),  # and a term the task that it is of
+    ("ludus.envs.mujoco.randomization", "ludus.envs.mujoco.task"),
 }
 
 

@@ -23,13 +23,13 @@ from ludus.algorithms.replay.online import OffPolicyJob
 from ludus.buffers.segments import Segments, SegmentSchedule
 from ludus.envs.vec import Step
 from ludus.errors import ConfigError, TrainingError
-from ludus.logging.jsonl import read_metrics
 from ludus.policies import lstm
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.lstm import LSTM
 from ludus.policies.mlp import Dense
 from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_heads import GreedyHead
+from ludus.show.jsonl import read_metrics
 from ludus.training.loop import MAX_ROLLBACKS, Trainer
 from test_segments import Counting
 

@@ -25,7 +25,7 @@ from ludus.envs import ENV_KINDS
 from ludus.envs.forage import ForageConfig
 from ludus.errors import ConfigError, LudusError
 from ludus.policies.actor_critic import ActorCritic
-from ludus.policies.making import make_replay_policy, policy_from
+from ludus.policies.factory import make_replay_policy, policy_from
 from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_heads import make_replay_head
 from ludus.policies.spaces import space_from

@@ -29,11 +29,11 @@ from ludus.buffers.segments import Segments, SegmentSchedule, Track
 from ludus.envs import make_vec_env
 from ludus.envs.forage import Forage, ForageConfig
 from ludus.envs.vec import State, Step, VecEnv, derive_seed
-from ludus.logging.console import Console
-from ludus.logging.jsonl import read_metrics
-from ludus.policies.making import make_actor_critic
+from ludus.policies.factory import make_actor_critic
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
+from ludus.show.console import Console
+from ludus.show.jsonl import read_metrics
 from ludus.training.checkpoint import load_policy, load_training, newest_intact, split_tree
 from ludus.training.loop import Trainer
 

@@ -12,10 +12,10 @@ from ludus.envs import KukaConfig, display_of
 from ludus.envs.abilities import adapt, lessons_of, load_lessons, tabulate
 from ludus.envs.vec import State
 from ludus.envs.wrapper import WrappedEnv
-from ludus.logging.console import Console
-from ludus.logging.dashboard import Dashboard
-from ludus.logging.episode_table import ranked_kinds, table_lines
-from ludus.logging.report import write_report
+from ludus.show.console import Console
+from ludus.show.dashboard import Dashboard
+from ludus.show.episode_table import ranked_kinds, table_lines
+from ludus.show.report import write_report
 from replay_envs import Line, make_line
 
 GOLF = Display(

@@ -14,14 +14,14 @@ from ludus.envs.humanoid.body import JOINTS
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.display import CLIPS
 from ludus.errors import LudusError
-from ludus.logging.episode_table import read_table, table_lines
-from ludus.logging.jsonl import read_metrics
-from ludus.logging.mujoco_scene import browser_server
-from ludus.logging.report import write_report
-from ludus.logging.reward_page import RewardTrace
-from ludus.logging.same_origin import is_own_page
-from ludus.logging.viewer import _words
 from ludus.motion_viewing import view_clips
+from ludus.show.episode_table import read_table, table_lines
+from ludus.show.jsonl import read_metrics
+from ludus.show.mujoco_scene import browser_server
+from ludus.show.report import write_report
+from ludus.show.reward_page import RewardTrace
+from ludus.show.same_origin import is_own_page
+from ludus.show.viewer import _words
 
 SCRIPT = "<script>alert(1)</script>"
 DISPLAY = display_of(HumanoidConfig())  # which shows all that can be shown

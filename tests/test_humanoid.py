@@ -50,9 +50,9 @@ from ludus.envs.humanoid.motions import Reference
 from ludus.envs.humanoid.task import DT, HumanoidTask
 from ludus.envs.vec import Step
 from ludus.errors import CheckpointError, ConfigError
-from ludus.logging.console import Console
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
+from ludus.show.console import Console
 from ludus.training.checkpoint import newest_intact
 from ludus.training.evaluator import evaluate
 from ludus.training.loop import Trainer

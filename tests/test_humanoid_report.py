@@ -18,20 +18,21 @@ from ludus.config import TrainConfig
 from ludus.envs import HumanoidConfig, display_of, make_vec_env
 from ludus.envs.humanoid.catalogue import find_clips, shipped_folder, whole_names
 from ludus.envs.humanoid.display import CLIPS
-from ludus.envs.humanoid.making import library_of
+from ludus.envs.humanoid.factory import library_of
+from ludus.envs.humanoid.other_clips import act_as_trained, make_shown, on_clips
 from ludus.envs.humanoid.tracking import ANY_DISTANCE, MEAN_DISTANCE
-from ludus.envs.humanoid.trials import act_as_trained, make_shown, on_clips
+from ludus.envs.mujoco.simulator import CpuSimulator
+from ludus.envs.mujoco.task import SimTask
 from ludus.envs.showing import drawable_env
-from ludus.envs.sim import CpuSimulator
-from ludus.envs.sim_task import SimTask
 from ludus.errors import CheckpointError, ConfigError
-from ludus.logging import replay, text
-from ludus.logging.console import Console
-from ludus.logging.episode_table import read_table, table_lines, table_section
-from ludus.logging.report import write_report
-from ludus.policies.making import make_actor_critic
+from ludus.policies.factory import make_actor_critic
 from ludus.policies.policy import PolicyConfig
 from ludus.runs import play_run, write_run_report
+from ludus.show import playback as replay
+from ludus.show import text
+from ludus.show.console import Console
+from ludus.show.episode_table import read_table, table_lines, table_section
+from ludus.show.report import write_report
 from ludus.viewing import chosen_pieces, record_replay
 from test_cli import assert_plays
 
@@ -324,7 +325,7 @@ def test_play_goes_through_the_clips_and_round_again(run: Path, monkeypatch: pyt
         skip()
         shown.append(step()[3])
 
-    monkeypatch.setattr("ludus.logging.viewer.play", play)
+    monkeypatch.setattr("ludus.show.viewer.play", play)
     play_run(run, 0, None, clips="squat,wave")
     clips = [told["clip"] for told in shown]
     order = [name for name, before in zip(clips, [None, *clips], strict=False) if name != before]

@@ -11,7 +11,7 @@ from ludus.algorithms.on_policy.ram import plan_memory
 from ludus.algorithms.registry import make_job
 from ludus.buffers.segments import SegmentSchedule
 from ludus.errors import ConfigError
-from ludus.policies.making import make_actor_critic
+from ludus.policies.factory import make_actor_critic
 from ludus.presets import find_preset
 from ludus.runs import make_env
 from ludus.settings import apply_overrides
@@ -25,7 +25,7 @@ from ludus.algorithms.ppo.update import PPO
 from ludus.settings import apply_overrides
 from ludus.algorithms.on_policy.config import make_schedule
 from ludus.envs import make_groups
-from ludus.policies.making import make_actor_critic
+from ludus.policies.factory import make_actor_critic
 from ludus.presets import find_preset
 from ludus.algorithms.on_policy.collector import Collector
 from ludus.algorithms.registry import make_job

@@ -15,11 +15,11 @@ from ludus.envs.check import check_env
 from ludus.envs.kuka.task import SUBSTEPS, scene_path
 from ludus.envs.locomotion.gymnasium_sim import GymnasiumSimulator
 from ludus.envs.locomotion.task import TASKS, load_model
-from ludus.envs.sim import CpuSimulator
-from ludus.envs.sim_task import SimTask
+from ludus.envs.mujoco.simulator import CpuSimulator
+from ludus.envs.mujoco.task import SimTask
 from ludus.errors import CheckpointError, ConfigError
-from ludus.logging.console import Console
 from ludus.runs import evaluate_run
+from ludus.show.console import Console
 from test_resume import assert_same_run
 
 ALL: dict[str, Any] = {

@@ -16,8 +16,8 @@ from ludus.data.writing import LiberoWriter
 from ludus.envs.kuka.behaviour import NEVER, Behaviour
 from ludus.envs.kuka.task import CUBE_ON_PAD, KukaConfig, KukaPickPlace
 from ludus.errors import ConfigError, DataError
-from ludus.logging.console import Console
 from ludus.recording import LANGUAGE, RecordConfig, axis_angle, record
+from ludus.show.console import Console
 
 EPISODES = 24
 

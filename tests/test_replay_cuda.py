@@ -14,10 +14,10 @@ from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.job import make_learner, make_policy
 from ludus.algorithms.replay.learner import ReplayLearner
 from ludus.buffers.episodes import EpisodeStore
-from ludus.logging.console import Console
-from ludus.logging.jsonl import read_metrics
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
+from ludus.show.console import Console
+from ludus.show.jsonl import read_metrics
 from ludus.training.loop import Trainer
 
 pytestmark = pytest.mark.gpu

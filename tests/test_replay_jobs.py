@@ -21,10 +21,10 @@ from ludus.envs.episodic import EpisodicReward
 from ludus.envs.vec import VecEnv
 from ludus.errors import CheckpointError, ConfigError, DataError, EnvError
 from ludus.export import export_onnx
-from ludus.logging.console import Console
 from ludus.presets import find_preset
 from ludus.recording import RecordConfig, record
 from ludus.runs import evaluate_run
+from ludus.show.console import Console
 from ludus.training.checkpoint import load_reward, newest_intact
 from ludus.training.loop import Trainer
 from test_data import write_libero

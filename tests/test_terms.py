@@ -17,15 +17,15 @@ from ludus.algorithms.ppo.config import PPOTrainConfig
 from ludus.config import to_dict
 from ludus.envs import HumanoidConfig, KukaConfig, LocomotionConfig, make_vec_env
 from ludus.envs.humanoid.config import TrackingReward
-from ludus.envs.sim_task import SimTask
-from ludus.envs.terms import Term, choose
+from ludus.envs.mujoco.task import SimTask
+from ludus.envs.mujoco.terms import Term, choose
 from ludus.envs.vec import Step
 from ludus.errors import ConfigError, EnvError, TrustError
-from ludus.logging.console import Console
-from ludus.logging.jsonl import read_metrics
 from ludus.ranges import check_fields
 from ludus.runs import evaluate_run
 from ludus.settings import apply_overrides, load_config
+from ludus.show.console import Console
+from ludus.show.jsonl import read_metrics
 from ludus.training.evaluator import judged_task
 from test_trust import SMALL, Call, call, own_module  # noqa: F401 (fixtures)
 

@@ -11,9 +11,9 @@ from ludus.algorithms.on_policy.config import make_schedule
 from ludus.algorithms.ppo.config import PPOTrainConfig
 from ludus.envs import KukaConfig, make_vec_env
 from ludus.envs.locomotion.task import TASKS, load_model
-from ludus.envs.sim_task import SimTask
+from ludus.envs.mujoco.task import SimTask
 from ludus.graphs import Graphed
-from ludus.policies.making import make_actor_critic
+from ludus.policies.factory import make_actor_critic
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
 
@@ -52,7 +52,7 @@ def kuka(device: torch.device, max_steps: int) -> SimTask:
 
 
 def test_a_recorded_step_is_one_made_call_by_call(device: torch.device, recordings: Recordings) -> None:
-    from ludus.envs.warp_sim import WarpSimulator
+    from ludus.envs.mujoco.warp import WarpSimulator
 
     results: list[Tensor] = []
     for enabled in (True, False):
@@ -76,8 +76,8 @@ def test_a_recorded_step_is_one_made_call_by_call(device: torch.device, recordin
 
 
 def test_the_gpu_simulates_as_the_threads_do(device: torch.device) -> None:
-    from ludus.envs.sim import CpuSimulator
-    from ludus.envs.warp_sim import WarpSimulator
+    from ludus.envs.mujoco.simulator import CpuSimulator
+    from ludus.envs.mujoco.warp import WarpSimulator
 
     model = hopper()
     sim, other = WarpSimulator(model, SIMS, 2, device, "positions"), CpuSimulator(model, SIMS, 2, threads=4)

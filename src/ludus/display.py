@@ -1,4 +1,4 @@
-"""How the metrics of a task are shown. An environment's configuration says it, the pages of logging/ draw it."""
+"""How the metrics of a task are shown. An environment's configuration says it, the pages of show/ draw it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

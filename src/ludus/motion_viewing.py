@@ -10,8 +10,8 @@ from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.rotations import multiply, rotate
 from ludus.envs.humanoid.seam import cycle_later
 from ludus.errors import LudusError
-from ludus.logging import replay as replays
-from ludus.logging import viewer
+from ludus.show import playback as replays
+from ludus.show import viewer
 
 _FRAME_RATE = 30  # pictures a second are enough for the eye, and keep a page small
 _SHOWN_S = 4.0  # a looping clip is shown again until about this long

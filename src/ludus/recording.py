@@ -13,11 +13,11 @@ from torch import Tensor
 from ludus.data.files import SUFFIXES
 from ludus.data.hdf5 import h5py_module
 from ludus.data.writing import DemoRows, LiberoWriter, check_target
-from ludus.envs.cameras import Cameras, Motion
 from ludus.envs.kuka.behaviour import Act, Behaviour
 from ludus.envs.kuka.scripted import scripted_action
 from ludus.envs.kuka.task import SUBSTEPS, KukaConfig, KukaPickPlace, scene_path
-from ludus.envs.sim_task import Score
+from ludus.envs.mujoco.cameras import Cameras, Motion
+from ludus.envs.mujoco.task import Score
 from ludus.envs.vec import derive_seed
 from ludus.errors import ConfigError, DataError
 from ludus.saved_run import load, run_folder, trusted_config

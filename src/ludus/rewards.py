@@ -16,9 +16,9 @@ from ludus.data.files import data_files
 from ludus.data.reading import read_episodes, scan
 from ludus.data.writing import LEARNED_REWARD, check_target, copy_with_reward
 from ludus.errors import ConfigError
-from ludus.logging.reward_page import MAX_FRAMES, MAX_TRACES, RewardTrace
 from ludus.policies.reward import RewardModel
 from ludus.saved_run import from_best, run_config, run_folder
+from ludus.show.reward_page import MAX_FRAMES, MAX_TRACES, RewardTrace
 from ludus.training.checkpoint import load_reward
 
 

@@ -23,22 +23,22 @@ from ludus.config import TrainConfig, to_dict
 from ludus.config_files import PlainDumper, read_table
 from ludus.envs import EnvConfig, display_of, make_vec_env, sees_by_warp
 from ludus.envs.abilities import tabulate
+from ludus.envs.mujoco.terms import TermSettings
 from ludus.envs.showing import make_shown_env, make_trial_env
-from ludus.envs.terms import TermSettings
 from ludus.envs.vec import VecEnv, derive_seed
 from ludus.errors import ConfigError, LudusError
 from ludus.files import is_temporary, persistently, read_json, write_whole
-from ludus.logging.console import Console
-from ludus.logging.episode_table import ranked_kinds
-from ludus.logging.jsonl import JsonlSink, read_metrics, truncate_to
-from ludus.logging.reward_page import RewardTrace
-from ludus.logging.sinks import MetricSink, Tee
+from ludus.policies.factory import name_of_network
 from ludus.policies.fit import refuse_misfit
-from ludus.policies.making import name_of_network
 from ludus.policies.policy import MakeNetwork
 from ludus.presets import find_preset
 from ludus.saved_run import load, run_config, run_folder, trusted_config
 from ludus.settings import apply_overrides
+from ludus.show.console import Console
+from ludus.show.episode_table import ranked_kinds
+from ludus.show.jsonl import JsonlSink, read_metrics, truncate_to
+from ludus.show.reward_page import RewardTrace
+from ludus.show.sinks import MetricSink, Tee
 from ludus.training.callbacks import Callback
 from ludus.training.checkpoint import checkpoints_in, clear_leftovers, newest_intact
 from ludus.training.evaluator import Evaluation, evaluate
@@ -283,7 +283,7 @@ def _sinks(folder: Path, config: TrainConfig, screen: Console) -> Any:
         sinks: list[MetricSink] = [JsonlSink(folder / "metrics.jsonl")]
         truncate_to(folder / "metrics.jsonl", rows)
         if config.log.tensorboard:
-            from ludus.logging.tensorboard import TensorBoardSink
+            from ludus.show.tensorboard import TensorBoardSink
 
             purge = step + 1 if step else None
             if not learns_policy(config.algo):  # the axis is the steps in the store, which do not grow
@@ -299,7 +299,7 @@ def _sinks(folder: Path, config: TrainConfig, screen: Console) -> Any:
 
 
 def _wandb_sink(folder: Path, config: TrainConfig) -> MetricSink:
-    from ludus.logging.wandb import WandbSink
+    from ludus.show.wandb import WandbSink
 
     facts = _read_facts(folder)
     sink = WandbSink(config.log.wandb, folder.name, to_dict(config), folder / "wandb", facts.get("wandb_id"))
@@ -385,7 +385,7 @@ def _randomized(env: EnvConfig, randomization: str | dict[str, Any] | None) -> E
 # Pictures ---------------------------------------------------------------------------------------
 def write_run_report(run: str | Path, trust: bool = False) -> Path:
     """report.html and replay.html of a run; without a replay where the run names code that is not trusted."""
-    from ludus.logging.report import write_report
+    from ludus.show.report import write_report
     from ludus.viewing import record_replay
 
     folder = run_folder(run)

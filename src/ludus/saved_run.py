@@ -11,7 +11,7 @@ from ludus.algorithms.registry import find_algorithm
 from ludus.config import TrainConfig
 from ludus.config_files import load_shared_config
 from ludus.errors import CheckpointError
-from ludus.policies.making import MakePolicy, find_network, refuse_kind, refuse_network
+from ludus.policies.factory import MakePolicy, find_network, refuse_kind, refuse_network
 from ludus.policies.policy import MakeNetwork, Policy
 from ludus.ranges import check_fields
 from ludus.settings import load_run_config

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.config import TrainConfig, to_dict
-from ludus.envs.terms import TABLES
+from ludus.envs.mujoco.terms import TABLES
 from ludus.errors import LudusError, TrustError, plain_text
 from ludus.files import create, read_bounded, read_json, write_whole
 

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from ludus.envs import EnvConfig
-from ludus.envs.gym import GymVecEnv
+from ludus.envs.gym.env import GymVecEnv
+from ludus.envs.mujoco.task import SimTask
 from ludus.envs.showing import Frame, Shown, drawable_env, scene_of
-from ludus.envs.sim_task import SimTask
 from ludus.envs.vec import Step, VecEnv
 from ludus.errors import LudusError
-from ludus.logging import replay as replays
-from ludus.logging import viewer
 from ludus.policies.fit import refuse_misfit
 from ludus.policies.policy import Actor, Policy
+from ludus.show import playback as replays
+from ludus.show import viewer
 
 _SEED = 90_210  # of the episodes shown
 _MOST_FRAMES = 1000  # of one episode: some environments never end one

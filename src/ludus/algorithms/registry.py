@@ -22,7 +22,7 @@ import torch
 from ludus.config import TrainConfig
 from ludus.envs.importing import import_module_of
 from ludus.errors import ConfigError, did_you_mean
-from ludus.policies.making import MakePolicy
+from ludus.policies.factory import MakePolicy
 from ludus.training.job import Job
 
 ENTRY_POINTS = "ludus.algorithms"

@@ -5,7 +5,7 @@ from typing import Any
 
 from ludus.envs.check import Finding, format_findings
 from ludus.errors import plain_text
-from ludus.logging.text import number
+from ludus.show.text import number
 
 _WIDTH = 100
 _LABEL = 14

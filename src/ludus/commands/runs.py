@@ -52,10 +52,10 @@ def _print_evaluation(
 ) -> None:
     from ludus.algorithms.registry import learns_policy
     from ludus.envs import display_of
-    from ludus.logging.episode_table import table_lines
-    from ludus.logging.text import evaluation_line
     from ludus.runs import measure_run
     from ludus.saved_run import run_config, run_folder
+    from ludus.show.episode_table import table_lines
+    from ludus.show.text import evaluation_line
 
     config = run_config(run_folder(run))
     if not learns_policy(config.algo):

@@ -17,8 +17,8 @@ from ludus.envs import (
     make_vec_env,
     on_threads,
 )
+from ludus.envs.humanoid.other_clips import act_as_trained, make_shown, on_clips
 from ludus.envs.humanoid.task import HumanoidTask
-from ludus.envs.humanoid.trials import act_as_trained, make_shown, on_clips
 from ludus.envs.vec import Step, VecEnv
 from ludus.errors import LudusError
 

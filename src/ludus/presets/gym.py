@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig
-from ludus.envs.gym import GymConfig, find_spec
+from ludus.envs.gym.env import GymConfig, find_spec
 from ludus.policies.policy import PolicyConfig
 from ludus.presets import locomotion
 from ludus.presets.preset import Preset

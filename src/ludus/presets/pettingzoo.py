@@ -2,7 +2,7 @@
 
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig
-from ludus.envs.pettingzoo import PettingZooConfig, find_factory
+from ludus.envs.gym.pettingzoo import PettingZooConfig, find_factory
 from ludus.policies.policy import PolicyConfig
 from ludus.presets.preset import Preset
 

@@ -8,7 +8,7 @@ from ludus.algorithms.reward.config import RewardConfig
 from ludus.algorithms.reward.train_config import RewardTrainConfig
 from ludus.config import EvalConfig, LoopConfig
 from ludus.data.config import DataConfig
-from ludus.envs.gym import GymConfig, find_spec
+from ludus.envs.gym.env import GymConfig, find_spec
 from ludus.envs.locomotion import TASKS, LocomotionConfig
 from ludus.policies.policy import PolicyConfig
 from ludus.presets.preset import Preset

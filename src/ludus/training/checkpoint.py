@@ -39,7 +39,7 @@ from ludus.files import (
     sync_folder,
     temporary_beside,
 )
-from ludus.policies.making import MakePolicy, policy_from, refuse_kind, refuse_network
+from ludus.policies.factory import MakePolicy, policy_from, refuse_kind, refuse_network
 from ludus.policies.policy import MakeNetwork, Policy
 from ludus.policies.reward import RewardModel
 from ludus.training.run_folder import BEST, CHECKPOINT_NAME, checkpoint_folders, point, pointed_by

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ludus.config import TrainConfig, to_dict
 from ludus.envs import EnvConfig, GymConfig, make_eval_env
-from ludus.envs.terms import TABLES
+from ludus.envs.mujoco.terms import TABLES
 from ludus.envs.vec import Step, VecEnv, derive_seed
 from ludus.errors import EnvError
 from ludus.graphs import Graphed

@@ -28,11 +28,11 @@ from ludus.errors import (
     plain_text,
 )
 from ludus.files import TRANSIENT, persistently, write_whole
-from ludus.logging.batch_log import BatchLog
-from ludus.logging.console import Console
-from ludus.logging.run_state import Level, quality, system_metrics
-from ludus.logging.sinks import Tee
 from ludus.policies.policy import Policy
+from ludus.show.batch_log import BatchLog
+from ludus.show.console import Console
+from ludus.show.run_state import Level, quality, system_metrics
+from ludus.show.sinks import Tee
 from ludus.training.callbacks import Callback
 from ludus.training.checkpoint import (
     best_checkpoint,

@@ -14,8 +14,8 @@ from ludus.envs.row_space import RowSpace
 from ludus.envs.vec import VecEnv
 from ludus.errors import CheckpointError, ConfigError
 from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.factory import find_network
 from ludus.policies.heads import BoxHead
-from ludus.policies.making import find_network
 from ludus.policies.policy import MakeNetwork, Policy
 from ludus.training.checkpoint import best_checkpoint, load_policy
 from ludus.training.run_folder import CHECKPOINTS, CONFIG, refuse_strange_files

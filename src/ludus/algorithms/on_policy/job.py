@@ -16,10 +16,10 @@ from ludus.buffers.segments import Segments, SegmentSchedule
 from ludus.config import make_plan
 from ludus.envs import make_groups
 from ludus.envs.abilities import tabulate
+from ludus.envs.mujoco.simulator import lacks_warp
 from ludus.envs.row_space import numbers_in
-from ludus.envs.sim import lacks_warp
 from ludus.envs.vec import State, VecEnv, derive_seed
-from ludus.policies.making import make_actor_critic
+from ludus.policies.factory import make_actor_critic
 from ludus.training.evaluator import PolicyEvaluator, limit_warnings
 from ludus.training.job import Job, Show
 from ludus.training.ram import refuse_large_networks, refuse_what_cannot_fit

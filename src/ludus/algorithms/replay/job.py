@@ -17,7 +17,7 @@ from ludus.buffers.episodes import EpisodeStore
 from ludus.envs.row_space import numbers_in, parts_of
 from ludus.envs.vec import ActionSpace, State, derive_seed
 from ludus.errors import ConfigError
-from ludus.policies.making import make_replay_policy
+from ludus.policies.factory import make_replay_policy
 from ludus.policies.replay_heads import GreedyHead
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.checkpoint import Model

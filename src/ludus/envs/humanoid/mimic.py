@@ -12,9 +12,9 @@ from ludus.envs.humanoid.motions import MotionLibrary, Reference, reference_of
 from ludus.envs.humanoid.rotations import conjugate, heading, multiply, rotate, rotation_vector, two_axes
 from ludus.envs.humanoid.task import DT, FEELING, HumanoidTask
 from ludus.envs.humanoid.tracking import MEAN_DISTANCE, TrackingMeasures, clip_table
-from ludus.envs.sim import Simulator
-from ludus.envs.sim_task import Rows
-from ludus.envs.terms import Table, Term
+from ludus.envs.mujoco.simulator import Simulator
+from ludus.envs.mujoco.task import Rows
+from ludus.envs.mujoco.terms import Table, Term
 
 _SEEN_SIZE = 3 * len(BODIES) + 6 + 2 * len(JOINTS)  # of one coming frame of the reference
 _ERROR_SIZE = 3 * len(BODIES) + 3 + 2 * len(JOINTS) + 3

@@ -8,9 +8,9 @@ from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.motions import MotionLibrary
 from ludus.envs.humanoid.rotations import conjugate, heading, rotate
 from ludus.envs.humanoid.task import DT, FEELING, HumanoidTask, from_root
-from ludus.envs.sim import Simulator
-from ludus.envs.sim_task import Rows
-from ludus.envs.terms import Term
+from ludus.envs.mujoco.simulator import Simulator
+from ludus.envs.mujoco.task import Rows
+from ludus.envs.mujoco.terms import Term
 
 _FALLEN = 0.5  # m, of the pelvis: lower, the humanoid does not walk any more
 _SHARPNESS = 4.0  # per (m/s)²

@@ -12,9 +12,9 @@ from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.motions import MotionLibrary, Reference, reference_of
 from ludus.envs.humanoid.rotations import conjugate, heading, multiply, rotate, two_axes
 from ludus.envs.humanoid.starts import StartWeights
-from ludus.envs.sim import Simulator
-from ludus.envs.sim_task import Rows, SimTask
-from ludus.envs.terms import Term
+from ludus.envs.mujoco.simulator import Simulator
+from ludus.envs.mujoco.task import Rows, SimTask
+from ludus.envs.mujoco.terms import Term
 from ludus.envs.vec import State
 
 CONTROL_RATE = 30.0  # Hz

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ludus.envs.kuka.kinematics import joints_for
+from ludus.envs.mujoco.simulator import SimulatorChoice, make_simulator
+from ludus.envs.mujoco.task import ALL_ROWS, Rows, SimTask
+from ludus.envs.mujoco.terms import Term, TermSettings
 from ludus.envs.row_space import RowSpace
-from ludus.envs.sim import SimulatorChoice, make_simulator
-from ludus.envs.sim_task import ALL_ROWS, Rows, SimTask
-from ludus.envs.terms import Term, TermSettings
 from ludus.ranges import MOST_ENVS, MOST_THREADS, SHARE, Range
 
 TABLE_TOP = 0.20  # m

@@ -11,7 +11,7 @@ import mujoco
 import torch
 from torch import Tensor
 
-from ludus.envs.sim import CpuSimulator
+from ludus.envs.mujoco.simulator import CpuSimulator
 
 
 class GymnasiumSimulator(CpuSimulator):

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ludus.envs.locomotion.gymnasium_sim import GymnasiumSimulator
-from ludus.envs.sim import Simulator, SimulatorChoice, make_simulator
-from ludus.envs.sim_task import Rows, SimTask
-from ludus.envs.terms import Table, Term, TermSettings
+from ludus.envs.mujoco.simulator import Simulator, SimulatorChoice, make_simulator
+from ludus.envs.mujoco.task import Rows, SimTask
+from ludus.envs.mujoco.terms import Table, Term, TermSettings
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, did_you_mean
 from ludus.ranges import MOST_ENVS, MOST_THREADS, Range

@@ -8,8 +8,8 @@ from typing import Any
 from ludus.display import Column, Table
 from ludus.errors import LudusError, plain_text
 from ludus.files import parse_json, read_bounded
-from ludus.logging import text
-from ludus.logging.jsonl import MOST_STEPS
+from ludus.show import text
+from ludus.show.jsonl import MOST_STEPS
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -12,8 +12,8 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, OrderEnforcing, TimeLimit
 
-from ludus.envs.gym_block import NO_LIMIT, EnvRaisedError, GymBlock, told
-from ludus.envs.gym_spaces import MaskSource, adapt_spaces, mask_in_info, may_be_masked
+from ludus.envs.gym.block import NO_LIMIT, EnvRaisedError, GymBlock, told
+from ludus.envs.gym.spaces import MaskSource, adapt_spaces, mask_in_info, may_be_masked
 from ludus.envs.row_space import RowSpace, is_image
 from ludus.errors import ConfigError
 

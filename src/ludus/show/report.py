@@ -13,14 +13,14 @@ from typing import Any
 from ludus.display import Curves, Display
 from ludus.errors import LudusError, plain_text
 from ludus.files import parse_json, read_bounded, write_whole
-from ludus.logging import text
-from ludus.logging.charts import Chart, Series, chart_html
-from ludus.logging.episode_table import table_section
-from ludus.logging.jsonl import MOST_STEPS, read_metrics
-from ludus.logging.replay import NO_NETWORK
-from ludus.logging.report_style import SCRIPT, STYLE
-from ludus.logging.reward_page import RewardTrace, reward_section
-from ludus.logging.run_state import quality
+from ludus.show import text
+from ludus.show.charts import Chart, Series, chart_html
+from ludus.show.episode_table import table_section
+from ludus.show.jsonl import MOST_STEPS, read_metrics
+from ludus.show.playback import NO_NETWORK
+from ludus.show.report_style import SCRIPT, STYLE
+from ludus.show.reward_page import RewardTrace, reward_section
+from ludus.show.run_state import quality
 
 Rows = list[dict[str, float]]
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ludus.logging import text
+from ludus.show import text
 
 _WIDTH, _HEIGHT = 520, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 10, 10, 26

@@ -9,8 +9,8 @@ import mujoco
 import numpy as np
 
 from ludus.errors import plain_text
-from ludus.logging import text
-from ludus.logging.mujoco_scene import MujocoScene, bounds, browser_server, framing, pose, traveller
+from ludus.show import text
+from ludus.show.mujoco_scene import MujocoScene, bounds, browser_server, framing, pose, traveller
 
 # What one step of the policy and its environment gives: qpos, mocap_pos, mocap_quat, what to say beside it.
 StepResult = tuple[Any, Any, Any, Mapping[str, float | str]]

@@ -17,8 +17,8 @@ from rich.panel import Panel
 from rich.text import Text
 
 from ludus.display import Measure
-from ludus.logging import text
-from ludus.logging.run_state import Evaluation, Level, RunState
+from ludus.show import text
+from ludus.show.run_state import Evaluation, Level, RunState
 
 _REFRESH_S = 0.25
 _MAX_WIDTH = 120  # wider lines are harder to read, not richer

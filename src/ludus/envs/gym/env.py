@@ -2,7 +2,7 @@
 
     env = make_gym(GymConfig("CartPole-v1"), num_envs=8)
 
-With `workers` the same environments run in processes of their own (`gym_workers.py`), with the same results.
+With `workers` the same environments run in processes of their own (`workers.py`), with the same results.
 """
 
 import importlib.util
@@ -16,10 +16,10 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
-from ludus.envs.gym_block import GrowthGuard, Recipe, warn_inexact
-from ludus.envs.gym_make import ATARI, GymRecipe
-from ludus.envs.gym_rows import step_of
-from ludus.envs.gym_workers import GymWorkersVecEnv
+from ludus.envs.gym.block import GrowthGuard, Recipe, warn_inexact
+from ludus.envs.gym.make import ATARI, GymRecipe
+from ludus.envs.gym.rows import step_of
+from ludus.envs.gym.workers import GymWorkersVecEnv
 from ludus.envs.importing import import_module_of
 from ludus.envs.row_state import check_fits
 from ludus.envs.vec import State, Step, VecEnv

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, TextIO
 
-from ludus.logging import text
-from ludus.logging.dashboard import Dashboard
-from ludus.logging.plain import PlainView
-from ludus.logging.run_state import Level, RunState
+from ludus.show import text
+from ludus.show.dashboard import Dashboard
+from ludus.show.plain import PlainView
+from ludus.show.run_state import Level, RunState
 
 Mode = Literal["auto", "dashboard", "plain", "quiet"]
 

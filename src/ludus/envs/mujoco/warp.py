@@ -24,7 +24,7 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from ludus.envs.model_fields import CONSTANT_INPUTS, load_model_fields, saved_model
+from ludus.envs.mujoco.model_fields import CONSTANT_INPUTS, load_model_fields, saved_model
 from ludus.envs.vec import State
 
 # What a simulator brings up to date after a step. "positions": where bodies, geoms and sites are, the least work.

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from ludus.envs.humanoid.body import load_body
 from ludus.envs.humanoid.config import HumanoidConfig
+from ludus.envs.humanoid.factory import library_of
 from ludus.envs.humanoid.ghost import ghost_model, ghost_qpos
-from ludus.envs.humanoid.making import library_of
 from ludus.envs.humanoid.mimic import MimicTask, evaluation_plan
 from ludus.envs.humanoid.motions import MotionLibrary
 from ludus.envs.humanoid.task import DT, SUBSTEPS, HumanoidTask
-from ludus.envs.sim import Simulator, make_simulator
+from ludus.envs.mujoco.simulator import Simulator, make_simulator
 from ludus.envs.vec import Step
 from ludus.errors import ConfigError
 

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.model_fields import CONSTANT_INPUTS
-from ludus.envs.randomization import Randomization, make_randomization, overrides
+from ludus.envs.mujoco.model_fields import CONSTANT_INPUTS
+from ludus.envs.mujoco.randomization import Randomization, make_randomization, overrides
+from ludus.envs.mujoco.simulator import Simulator
+from ludus.envs.mujoco.terms import KINDS, Observations, Rewards, Table, Terminations, TermSettings, choose
 from ludus.envs.row_space import RowSpace
-from ludus.envs.sim import Simulator
-from ludus.envs.terms import KINDS, Observations, Rewards, Table, Terminations, TermSettings, choose
 from ludus.envs.vec import State, Step, VecEnv, restore_generator
 from ludus.errors import ConfigError
 

@@ -17,7 +17,7 @@ from ludus.envs.humanoid.body import BODIES, load_body
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.motions import MotionLibrary
 from ludus.envs.humanoid.task import DT, MOTOR_LAG, SUBSTEPS
-from ludus.envs.sim import CpuSimulator
+from ludus.envs.mujoco.simulator import CpuSimulator
 
 # The clip is followed twice, half a control step apart: whether a step meets a pose that sticks out is chance.
 PHASES = 2

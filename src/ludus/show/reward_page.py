@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 
 from ludus.errors import LudusError
-from ludus.logging import text
-from ludus.logging.charts import Chart, Picture, Series, chart_html
+from ludus.show import text
+from ludus.show.charts import Chart, Picture, Series, chart_html
 
 MAX_TRACES = 8
 MAX_FRAMES = 8

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TextIO
 
-from ludus.logging import text
-from ludus.logging.run_state import RunState
+from ludus.show import text
+from ludus.show.run_state import RunState
 
 _HEADER_EVERY = 20
 _HEARTBEAT_S = 60.0  # a silent log looks like a hung job

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.cameras import Cameras, Motion
-from ludus.envs.sim import Simulator
-from ludus.envs.sim_task import Rows
+from ludus.envs.mujoco.cameras import Cameras, Motion
+from ludus.envs.mujoco.simulator import Simulator
+from ludus.envs.mujoco.task import Rows
 
 
 class Eyes(Protocol):
@@ -26,7 +26,7 @@ class Eyes(Protocol):
 def make_eyes(sim: Simulator, scene: Path, cameras: tuple[str, ...], size: int, workers: int) -> Eyes:
     """Where the simulations are, there they are drawn."""
     if sim.capturable:
-        from ludus.envs.warp_eyes import WarpEyes
+        from ludus.envs.mujoco.warp_eyes import WarpEyes
 
         return WarpEyes(sim, cameras, size)
     return DrawnEyes(sim, scene, cameras, size, workers)

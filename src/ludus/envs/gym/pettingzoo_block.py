@@ -7,8 +7,8 @@ the agent dies, its row ends like any episode and is absent until the agent, or 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ludus.envs.gym_block import STEP_FORM, EnvBlock, LostEpisodeError, form_of
-from ludus.envs.gym_spaces import Spaces
+from ludus.envs.gym.block import STEP_FORM, EnvBlock, LostEpisodeError, form_of
+from ludus.envs.gym.spaces import Spaces
 from ludus.errors import EnvError
 
 

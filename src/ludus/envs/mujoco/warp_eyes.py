@@ -5,9 +5,9 @@ import torch
 import warp as wp
 from torch import Tensor
 
-from ludus.envs.sim import Simulator
-from ludus.envs.sim_task import Rows
-from ludus.envs.warp_sim import WarpSimulator
+from ludus.envs.mujoco.simulator import Simulator
+from ludus.envs.mujoco.task import Rows
+from ludus.envs.mujoco.warp import WarpSimulator
 
 
 class WarpEyes:

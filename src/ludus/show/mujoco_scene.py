@@ -11,7 +11,7 @@ import numpy as np
 import rich
 
 from ludus.errors import ConfigError, LudusError
-from ludus.logging.same_origin import own_pages_only
+from ludus.show.same_origin import own_pages_only
 
 Frame = Mapping[str, Any]  # qpos, and mocap_pos and mocap_quat where the model has mocap bodies
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.gym_spaces import Spaces
+from ludus.envs.gym.spaces import Spaces
 from ludus.envs.vec import Step
 
 

@@ -23,7 +23,7 @@ from ludus.envs.importing import find_callable
 from ludus.errors import ConfigError, EnvError, LudusError, did_you_mean, plain_text
 
 if TYPE_CHECKING:
-    from ludus.envs.sim_task import Rows, SimTask
+    from ludus.envs.mujoco.task import Rows, SimTask
 
 Function = Callable[..., Tensor]
 KINDS = ("rewards", "terminations", "observations")
@@ -121,7 +121,7 @@ class TermSettings:
 
     def check_values(self, path: str) -> None:
         """A sentence for what is wrong with the tables; names in them are held to the task when that is made."""
-        from ludus.envs.randomization import check_randomization
+        from ludus.envs.mujoco.randomization import check_randomization
 
         for kind in TABLES:
             table = getattr(self, kind)

@@ -24,7 +24,7 @@ from ludus.errors import ConfigError, did_you_mean
 from ludus.ranges import Range, check_fields
 
 if TYPE_CHECKING:
-    from ludus.envs.sim_task import Rows, SimTask
+    from ludus.envs.mujoco.task import Rows, SimTask
 
 _MOST_NAMES = 1_000
 _FREE_DOFS = 3  # of a free joint's six, those that move it

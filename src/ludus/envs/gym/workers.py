@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.gym_block import EnvBlock, EnvRaisedError, GrowthGuard, Recipe, told, warn_inexact
-from ludus.envs.gym_rows import Rows, step_of
+from ludus.envs.gym.block import EnvBlock, EnvRaisedError, GrowthGuard, Recipe, told, warn_inexact
+from ludus.envs.gym.rows import Rows, step_of
 from ludus.envs.processes import process_context, start_conditions
 from ludus.envs.row_state import check_fits
 from ludus.envs.vec import State, Step, VecEnv

@@ -1,7 +1,7 @@
 """Many MuJoCo simulations of one model, as live tensors.
 
 `Simulator` is the interface a task is written against; it does not say where the simulations run.
-`CpuSimulator` steps them on a pool of threads that hold no GIL (`mujoco.batch`), `WarpSimulator` (warp_sim.py)
+`CpuSimulator` steps them on a pool of threads that hold no GIL (`mujoco.batch`), `WarpSimulator` (warp.py)
 on a GPU. `make_simulator` chooses.
 """
 
@@ -18,12 +18,12 @@ import torch
 from mujoco import batch as mujoco_batch
 from torch import Tensor
 
-from ludus.envs.model_fields import CONSTANT_INPUTS, load_model_fields, saved_model
+from ludus.envs.mujoco.model_fields import CONSTANT_INPUTS, load_model_fields, saved_model
 from ludus.envs.vec import State
 from ludus.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
-    from ludus.envs.warp_sim import Derived  # which needs MuJoCo Warp
+    from ludus.envs.mujoco.warp import Derived  # which needs MuJoCo Warp
 
 # "auto": MuJoCo Warp for many simulations where the training is on a GPU and it is installed, else CPU threads.
 SimulatorChoice = Literal["auto", "threads", "warp"]
@@ -229,7 +229,7 @@ def make_simulator(
     """
     if not wants_warp(simulator, device, num_sims):
         return threaded(model, num_sims, substeps, threads)
-    from ludus.envs.warp_sim import WarpSimulator
+    from ludus.envs.mujoco.warp import WarpSimulator
 
     return WarpSimulator(model, num_sims, substeps, device, derived)
 

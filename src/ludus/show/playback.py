@@ -15,7 +15,7 @@ import mujoco
 import numpy as np
 
 from ludus.errors import LudusError, plain_text
-from ludus.logging.mujoco_scene import (
+from ludus.show.mujoco_scene import (
     Frame,
     MujocoScene,
     bounds,

@@ -27,8 +27,8 @@ import numpy as np
 import torch
 from numpy.lib.array_utils import byte_bounds
 
-from ludus.envs.mujoco_state import read_data, read_model, refuse_unsafe, write_data, write_model
-from ludus.envs.pygame_state import is_pygame_value, make_pygame_value, module_of
+from ludus.envs.gym.mujoco_state import read_data, read_model, refuse_unsafe, write_data, write_model
+from ludus.envs.gym.pygame_state import is_pygame_value, make_pygame_value, module_of
 from ludus.envs.random_state import refuse_wild_generator
 from ludus.envs.vec import State
 

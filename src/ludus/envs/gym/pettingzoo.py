@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
-from ludus.envs.gym import BlockVecEnv
-from ludus.envs.gym_block import NO_LIMIT, EnvRaisedError, told
-from ludus.envs.gym_spaces import MaskSource, adapt_spaces, mask_in_info, may_be_masked
-from ludus.envs.gym_workers import GymWorkersVecEnv
+from ludus.envs.gym.block import NO_LIMIT, EnvRaisedError, told
+from ludus.envs.gym.env import BlockVecEnv
+from ludus.envs.gym.pettingzoo_block import ParallelBlock
+from ludus.envs.gym.spaces import MaskSource, adapt_spaces, mask_in_info, may_be_masked
+from ludus.envs.gym.workers import GymWorkersVecEnv
 from ludus.envs.importing import find_callable, import_module_of
-from ludus.envs.pettingzoo_block import ParallelBlock
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, did_you_mean
 from ludus.ranges import MOST_ENVS, MOST_THREADS, Range

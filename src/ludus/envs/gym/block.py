@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ludus.envs.gym_rows import Rows
-from ludus.envs.gym_spaces import Spaces
-from ludus.envs.gym_state import largest_part, lost_state, restore, snapshot
+from ludus.envs.gym.rows import Rows
+from ludus.envs.gym.spaces import Spaces
+from ludus.envs.gym.state import largest_part, lost_state, restore, snapshot
 from ludus.envs.row_space import MASK, RowSpace, add_mask, choice_slices
 from ludus.envs.vec import State, derive_seed
 from ludus.errors import CheckpointError, EnvError
