@@ -98,6 +98,7 @@ def in_double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 CASES: list[Any] = [
     (IMAGE, {}),
+    (IMAGE, {"hidden": ()}),
     (spaces.Box(0, 255, (4, 36, 40), np.uint8), {"cnn": "residual"}),
     (BOTH, {}),
     (BOTH, {"actor_parts": ("image",)}),
