@@ -11,7 +11,11 @@ from ludus.algorithms.ppo.config import PPOConfig
 from ludus.algorithms.ppo.update import PPO
 from ludus.algorithms.replay.agents import make_agent
 from ludus.algorithms.replay.config import (
+    DQNTrainConfig,
     ReplayConfig,
+    ReplayTrainConfig,
+    SACTrainConfig,
+    TD3TrainConfig,
 )
 from ludus.algorithms.replay.job import obs_field
 from ludus.algorithms.replay.learner import ReplayLearner
