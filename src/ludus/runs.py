@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import yaml
 
-from ludus.algorithms.registry import Algorithm, learns_policy, make_job, register_algorithm
+from ludus.algorithms.registry import Algorithm, find_algorithm, learns_policy, register_algorithm
 from ludus.config import TrainConfig, to_dict
 from ludus.config_files import PlainDumper, read_table
 from ludus.envs import EnvConfig, display_of, make_vec_env, sees_by_warp
@@ -163,7 +163,7 @@ def _trainer(
         _create_run(folder, config, facts)
         return False
 
-    screen.state.display = display_of(config.env)
+    screen.state.display, make_job = display_of(config.env), find_algorithm(config.algo).job
     return Trainer(config, folder, screen, _sinks(folder, config, screen), make_job, callbacks, keep_folder)
 
 

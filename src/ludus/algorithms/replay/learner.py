@@ -40,7 +40,7 @@ class ReplayLearner(Batches):
     ) -> None:
         whole_episodes = reward.method == "rd"  # whose batches change in size, which no graph can follow
         super().__init__(store, config.train_batches, seed, cuda_graphs and not whole_episodes)
-        self.agent, self.config = agent, config
+        self.agent, self.config, self._batch_size = agent, config, config.batch_size
         self._shift = _shift_of(config, agent.policy)
         self.fixed_scale = False  # the policy's normaliser knows all there will be
         self.reward, self.reward_learner = reward, reward_learner
@@ -76,18 +76,18 @@ class ReplayLearner(Batches):
             more = sequence._asdict()
             row = sequence.row.flatten(1)
             before, after = torch.cat([row, before], 1), torch.cat([row + 1, after], 1)
-        noise = self.agent.policy.head.noise((batches, 2 * self.config.batch_size), self.generator)
+        noise = self.agent.policy.head.noise((batches, 2 * self._batch_size), self.generator)
         rows = torch.cat([before, after], 1)
         if self.store.stacked_frames > 1:
             more["starts"] = self.store.start[drawn.slot].repeat(1, 2)
         if self._shift:
-            shifts = draw_shifts(2 * self.config.batch_size * batches, self._shift, self.generator)
+            shifts = draw_shifts(2 * self._batch_size * batches, self._shift, self.generator)
             more["shifts"] = shifts.view(batches, -1, 2)
         return {"rows": rows, "reward": reward, "discount": drawn.discount, "noise": noise, **more}
 
     def _draw_transitions(self) -> TransitionDraw:
         config, store, batches = self.config, self.store, self.train_batches
-        n, ahead = config.batch_size, (config.n_step, config.gamma)
+        n, ahead = self._batch_size, (config.n_step, config.gamma)
         if self.reward.method != "ircr":
             return store.draw_transitions(batches, n, self.generator, *ahead)
         some = store.draw_transitions(batches, n - n // 2, self.generator, *ahead, open_too=False)
@@ -102,7 +102,7 @@ class ReplayLearner(Batches):
         return update % min(_MEASURE_EVERY, self.config.train_batches) == 0  # at least one in each iteration
 
     def _batch(self, update: int) -> None:
-        store, n = self.store, self.config.batch_size
+        store, n = self.store, self._batch_size
         rows, reward = self._at_tick("rows"), self._at_tick("reward")
         half = len(rows) // 2
         starts = self._at_tick("starts") if store.stacked_frames > 1 else rows
@@ -161,7 +161,7 @@ class ReplayLearner(Batches):
             return
         rows = self._drawn["rows"][0]
         half = len(rows) // 2  # the transitions are what comes last before it; sub-sequences may repeat steps
-        obs = self.store.obs["obs"].index_select(0, rows[half - self.config.batch_size : half])
+        obs = self.store.obs["obs"].index_select(0, rows[half - self._batch_size : half])
         if normalizer is not None:
             self.agent.policy.learn_scales([obs])
         if self.reward_learner is not None:

@@ -7,18 +7,14 @@ import torch
 from ludus.algorithms.registry import Algorithm
 from ludus.algorithms.replay.config import DQNTrainConfig, ReplayTrainConfig, SACTrainConfig, TD3TrainConfig
 from ludus.algorithms.replay.defaults import adapted
-from ludus.training.job import Job
+from ludus.algorithms.replay.job import ReplayJob
+from ludus.algorithms.replay.offline import OfflineJob
+from ludus.algorithms.replay.online import OffPolicyJob
 
 
-def _job(config: ReplayTrainConfig, device: torch.device) -> Job:
+def make_job(config: ReplayTrainConfig, device: torch.device) -> ReplayJob:
     """From recorded episodes if there are some, else from environments."""
-    if config.offline:
-        from ludus.algorithms.replay.offline import OfflineJob
-
-        return OfflineJob(config, device)
-    from ludus.algorithms.replay.online import OffPolicyJob
-
-    return OffPolicyJob(config, device)
+    return OfflineJob(config, device) if config.offline else OffPolicyJob(config, device)
 
 
 ALGORITHMS = (
@@ -26,21 +22,21 @@ ALGORITHMS = (
         "sac",
         "Soft actor-critic (Haarnoja et al. 2018): continuous actions, few environment steps; also offline.",
         SACTrainConfig,
-        _job,
+        make_job,
         partial(adapted, kind=SACTrainConfig),
     ),
     Algorithm(
         "td3",
         "Twin delayed DDPG (Fujimoto et al. 2018): continuous actions; offline with --replay.bc as TD3+BC.",
         TD3TrainConfig,
-        _job,
+        make_job,
         partial(adapted, kind=TD3TrainConfig),
     ),
     Algorithm(
         "dqn",
         "Double deep Q-learning (van Hasselt et al. 2016): discrete actions.",
         DQNTrainConfig,
-        _job,
+        make_job,
         partial(adapted, kind=DQNTrainConfig),
     ),
 )
