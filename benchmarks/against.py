@@ -41,7 +41,7 @@ from dataclasses import replace
 from pathlib import Path
 import ludus
 from ludus.config import EvalConfig, LogConfig, LoopConfig
-from ludus.logging.console import Console
+from ludus.show.console import Console
 from ludus.presets import find_preset
 from ludus.training.callbacks import Callback
 

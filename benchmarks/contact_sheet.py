@@ -29,15 +29,15 @@ from ludus.envs.humanoid.body import load_body
 from ludus.envs.humanoid.catalogue import find_clips, find_files, load_any
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.config import HumanoidConfig
+from ludus.envs.humanoid.factory import make_humanoid
 from ludus.envs.humanoid.ghost import ghost_model
-from ludus.envs.humanoid.making import make_humanoid
+from ludus.envs.humanoid.other_clips import ShownMimic, make_shown, on_clips
 from ludus.envs.humanoid.task import DT
-from ludus.envs.humanoid.trials import ShownMimic, make_shown, on_clips
 from ludus.envs.vec import Step, VecEnv
 from ludus.errors import ConfigError, LudusError, did_you_mean
+from ludus.policies.fit import refuse_misfit
 from ludus.policies.policy import Policy
-from ludus.runs import load, run_config, run_folder
-from ludus.training.checkpoint import refuse_misfit
+from ludus.saved_run import load, run_config, run_folder
 
 VIEW = 3.2  # m, the side of the square that is drawn of a pose: room for a flip
 SCALE = 100  # pixels of a metre, the same in all strips

@@ -11,15 +11,18 @@ from dataclasses import dataclass
 
 import torch
 
-from ludus.algorithms.ppo import PPO
-from ludus.config import TrainConfig, apply_overrides, make_schedule
+from ludus.algorithms.on_policy.collector import Collector
+from ludus.algorithms.on_policy.config import make_schedule
+from ludus.algorithms.on_policy.ram import plan_memory
+from ludus.algorithms.ppo.config import PPOTrainConfig
+from ludus.algorithms.ppo.update import PPO
 from ludus.envs import make_groups
 from ludus.envs.vec import derive_seed
-from ludus.policies.making import make_actor_critic
+from ludus.policies.factory import make_actor_critic
 from ludus.presets import find_preset
-from ludus.training.collector import Collector
+from ludus.settings import apply_overrides
 from ludus.training.loop import PRECISIONS, find_device
-from ludus.training.memory import plan_memory, size
+from ludus.training.ram import size
 
 NETWORKS = {
     "LSTM 256": ({"hidden": (256,), "memory": "lstm", "memory_size": 256}, 5e6),
@@ -51,7 +54,7 @@ class Loop:
         self.learn()
 
 
-def make_loop(config: TrainConfig) -> tuple[Loop, int]:
+def make_loop(config: PPOTrainConfig) -> tuple[Loop, int]:
     device = find_device(config.device)
     torch.set_float32_matmul_precision(PRECISIONS[config.precision])
     groups = make_groups(config.env, config.groups, device)
@@ -71,7 +74,7 @@ def seconds(work: object, times: int) -> float:
     return (time.perf_counter() - start) / times
 
 
-def measure(name: str, config: TrainConfig, iterations: int, bar: float | None) -> bool:
+def measure(name: str, config: PPOTrainConfig, iterations: int, bar: float | None) -> bool:
     gc.collect()  # what the last one held
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
@@ -95,7 +98,7 @@ def measure(name: str, config: TrainConfig, iterations: int, bar: float | None) 
     return bar is None or rate >= bar
 
 
-def profile(config: TrainConfig) -> None:
+def profile(config: PPOTrainConfig) -> None:
     loop, _ = make_loop(config)
     for _ in range(WARM_UP):
         loop.run()
@@ -130,6 +133,7 @@ def main() -> None:
             "policy": policy,
         }
         config = apply_overrides(find_preset("forage-large").config, overrides)
+        assert isinstance(config, PPOTrainConfig)
         if arguments.profile:
             profile(config)
         else:

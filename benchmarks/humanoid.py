@@ -147,7 +147,7 @@ def _physics_rate(envs: int, device: str) -> float:
     import torch
 
     from ludus.envs import HumanoidConfig, make_vec_env
-    from ludus.envs.sim_task import SimTask
+    from ludus.envs.mujoco.task import SimTask
     from ludus.graphs import Graphed
 
     env = make_vec_env(HumanoidConfig(simulator="warp"), envs, device=device)

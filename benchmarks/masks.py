@@ -10,13 +10,14 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from ludus.algorithms.ppo import PPO, PPOConfig
+from ludus.algorithms.on_policy.collector import Collector
+from ludus.algorithms.ppo.config import PPOConfig
+from ludus.algorithms.ppo.update import PPO
 from ludus.buffers.segments import SegmentSchedule
 from ludus.envs.row_space import MASK, RowSpace
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.policy import PolicyConfig
-from ludus.training.collector import Collector
 
 ROWS, NUMBERS, CHOICES, ROUNDS = 64, 32, 12, 40
 MOST = 1.05  # times as long

@@ -19,8 +19,8 @@ from unittest import mock
 
 import ludus
 from ludus.buffers.segments import SegmentBuffer, Segments
-from ludus.logging.console import Console
 from ludus.runs import evaluate_run
+from ludus.show.console import Console
 
 RETURN_BAR, CHOICE_BAR = 8.5, 0.97
 

@@ -22,13 +22,13 @@ from torch import Tensor
 from ludus.envs import make_eval_env
 from ludus.envs.humanoid.body import JOINTS, load_body
 from ludus.envs.humanoid.config import HumanoidConfig
-from ludus.envs.humanoid.following import follow
+from ludus.envs.humanoid.motor_bandwidth import follow
+from ludus.envs.humanoid.other_clips import act_as_trained, on_clips
 from ludus.envs.humanoid.task import HumanoidTask
-from ludus.envs.humanoid.trials import act_as_trained, on_clips
 from ludus.errors import LudusError
+from ludus.policies.fit import refuse_misfit
 from ludus.policies.policy import Policy
-from ludus.runs import load, run_config, run_folder
-from ludus.training.checkpoint import refuse_misfit
+from ludus.saved_run import load, run_config, run_folder
 
 SPEED = 20.0  # rad/s, at which a motor of ours has the published torque left
 

@@ -16,11 +16,11 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from ludus.algorithms.on_policy.collector import Collector
 from ludus.buffers.segments import SegmentSchedule
 from ludus.envs import GymConfig, KukaConfig, make_groups
-from ludus.policies.making import make_actor_critic
+from ludus.policies.factory import make_actor_critic
 from ludus.policies.policy import PolicyConfig
-from ludus.training.collector import Collector
 
 HORIZON = 16
 WAIT_S = 0.001

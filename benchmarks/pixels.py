@@ -16,10 +16,11 @@ from typing import Any
 import torch
 
 import ludus
+from ludus.algorithms.on_policy.job import OnPolicyJob
+from ludus.algorithms.registry import make_job
 from ludus.presets import find_preset
 from ludus.runs import evaluate_run
-from ludus.training.loop import PRECISIONS, find_device, make_job
-from ludus.training.on_policy import OnPolicyJob
+from ludus.training.loop import PRECISIONS, find_device
 
 
 def seconds(work: Callable[[], object], times: int, device: torch.device) -> float:
@@ -61,7 +62,7 @@ def speed(device_name: str) -> None:
     segments = job._segments
     assert segments is not None
     learned = seconds(lambda: job.learner.update(segments, 0.0), times, device)
-    steps, passes = job.plan.steps_per_iteration, config.ppo.update_epochs
+    steps, passes = job.plan.steps_per_iteration, job.config.rollout.update_epochs
     print(f"{arms:,} arms on {device_name}, two images of 64 × 64 a step")
     print(f"drawn     {2 * arms / drawn:12,.0f} frames/s")
     print(f"acted on  {arms / acted:12,.0f} steps/s")

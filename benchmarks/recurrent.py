@@ -25,14 +25,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.algorithms.ppo import PPO, PPOConfig
+from ludus.algorithms.on_policy.collector import Collector
+from ludus.algorithms.ppo.config import PPOConfig
+from ludus.algorithms.ppo.update import PPO
 from ludus.buffers.segments import SegmentSchedule
 from ludus.envs.forage import Forage, ForageConfig
-from ludus.envs.gym import GymConfig, make_gym
+from ludus.envs.gym.env import GymConfig, make_gym
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.policy import PolicyConfig
-from ludus.training.collector import Collector
 
 PUFFERLIB = 39_000  # agent-steps per CPU-second
 OBS, ACTIONS, LENGTH = 118, 3, 200

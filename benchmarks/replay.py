@@ -14,29 +14,32 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from ludus.algorithms.replay_learner import ReplayLearner
+from ludus.algorithms.replay.config import ReplayTrainConfig
+from ludus.algorithms.replay.job import make_learner, make_policy
+from ludus.algorithms.replay.learner import ReplayLearner
 from ludus.buffers.episodes import EpisodeStore
-from ludus.config import TrainConfig, apply_overrides
 from ludus.presets import find_preset
+from ludus.settings import apply_overrides
 from ludus.training.loop import PRECISIONS, find_device
-from ludus.training.replay_job import make_learner, make_policy
 
 OBS, ACTIONS, EPISODE = 17, 6, 1000  # HalfCheetah
 CASES: dict[str, dict[str, Any]] = {
     "SAC": {"reward.method": "none"},
-    "TD3": {"reward.method": "none", "algo": "td3", "replay.train_target": 2},
+    "TD3": {"reward.method": "none"},
     "SAC + RRD": {},
     "SAC + RRD, unbiased": {"reward.method": "rrd-unbiased"},
 }
 
 
-def config_of(case: str, device: str, batches: int) -> TrainConfig:
-    config = apply_overrides(find_preset("rrd-mujoco").config, CASES[case])
+def config_of(case: str, device: str, batches: int) -> ReplayTrainConfig:
+    algo = "td3" if case == "TD3" else "sac"
+    config = apply_overrides(find_preset("rrd-mujoco", algo).config, CASES[case])
+    assert isinstance(config, ReplayTrainConfig)
     replay = dataclasses.replace(config.replay, train_batches=batches)
     return dataclasses.replace(config, device=device, replay=replay)
 
 
-def learner_of(config: TrainConfig, episodes: int) -> ReplayLearner:
+def learner_of(config: ReplayTrainConfig, episodes: int) -> ReplayLearner:
     device = find_device(config.device)
     obs_space, action_space = gym.spaces.Box(-np.inf, np.inf, (OBS,)), gym.spaces.Box(-1.0, 1.0, (ACTIONS,))
     policy = make_policy(config, obs_space, action_space, device)

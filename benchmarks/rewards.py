@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import ludus
-from ludus.data.recording import RecordConfig, record
-from ludus.logging.console import Console
+from ludus.recording import RecordConfig, record
 from ludus.rewards import held_out_metrics
+from ludus.show.console import Console
 
 VECTORS: dict[str, Any] = {
     "data.keys": ["state"],

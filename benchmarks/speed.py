@@ -24,12 +24,13 @@ import torch
 from mujoco.batch import Batch
 
 import ludus
-from ludus.config import CheckpointConfig, EvalConfig, LogConfig, LoopConfig, TrainConfig
+from ludus.algorithms.ppo.config import PPOTrainConfig
+from ludus.config import CheckpointConfig, EvalConfig, LogConfig, LoopConfig
 from ludus.envs import available_cores
 from ludus.envs.kuka.scripted import scripted_action
 from ludus.envs.kuka.task import SUBSTEPS, KukaPickPlace
-from ludus.logging.console import Console
 from ludus.presets import find_preset
+from ludus.show.console import Console
 from ludus.training.callbacks import Callback
 from ludus.training.loop import Trainer
 
@@ -67,7 +68,7 @@ class Clock(Callback):
         return (self.times[-1] - self.times[0]) / (len(self.times) - 1)
 
 
-def ludus_rate(config: TrainConfig, iterations: int) -> float:
+def ludus_rate(config: PPOTrainConfig, iterations: int) -> float:
     """Training steps per second, end to end."""
     steps = config.env.num_envs * config.ppo.horizon
     config = replace(
@@ -83,7 +84,7 @@ def ludus_rate(config: TrainConfig, iterations: int) -> float:
     return steps / clock.seconds_per_iteration()
 
 
-def sb3_rate(env_id: str, config: TrainConfig, iterations: int) -> float:
+def sb3_rate(env_id: str, config: PPOTrainConfig, iterations: int) -> float:
     """The same for Stable-Baselines3's PPO, with its own default number of torch threads."""
     from stable_baselines3 import PPO
     from stable_baselines3.common.env_util import make_vec_env
@@ -112,6 +113,7 @@ def sb3_rate(env_id: str, config: TrainConfig, iterations: int) -> float:
 
 def compare(name: str, case: Case, repeats: int) -> bool:
     config = find_preset(case.preset).config
+    assert isinstance(config, PPOTrainConfig)
     # SB3 estimates advantages once an iteration: so do we here, whatever the preset.
     config = replace(config, ppo=replace(config.ppo, recompute_advantages=False))
     ours, theirs = [], []
@@ -150,6 +152,7 @@ def raw_rate(num_sims: int, steps: int = 40) -> float:
 
 def share_of_raw(repeats: int) -> bool:
     config = find_preset("kuka-pick-place").config
+    assert isinstance(config, PPOTrainConfig)
     raw, ours = [], []
     for _ in range(repeats):
         raw.append(raw_rate(config.env.num_envs))

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ludus.algorithms.ppo import PPO, PPOConfig
-from ludus.algorithms.ppo_loss import Batch
+from ludus.algorithms.ppo.config import PPOConfig
+from ludus.algorithms.ppo.loss import Batch
+from ludus.algorithms.ppo.update import PPO
 from ludus.buffers.segments import SegmentSchedule
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.policy import PolicyConfig

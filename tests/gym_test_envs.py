@@ -1,4 +1,4 @@
-"""Small Gymnasium environments, good and bad, for the tests of `ludus.envs.gym`."""
+"""Small Gymnasium environments, good and bad, for the tests of `ludus.envs.gym.env`."""
 
 import enum
 import os

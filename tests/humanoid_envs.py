@@ -20,7 +20,7 @@ from ludus.envs.humanoid.mimic import MimicTask, evaluation_plan
 from ludus.envs.humanoid.motions import MotionLibrary, Reference
 from ludus.envs.humanoid.speed import SpeedTask
 from ludus.envs.humanoid.task import DT, SUBSTEPS, HumanoidTask
-from ludus.envs.sim import CpuSimulator
+from ludus.envs.mujoco.simulator import CpuSimulator
 
 STANDING = 0.421546 + 0.40987 + 0.05  # m, of the pelvis over the soles, legs straight
 EXTREMITIES = [BODIES.index(name) for name in ("head", "right_hand", "left_hand", "right_foot", "left_foot")]

@@ -1,4 +1,4 @@
-"""Small PettingZoo environments, good and bad, for the tests of `ludus.envs.pettingzoo`."""
+"""Small PettingZoo environments, good and bad, for the tests of `ludus.envs.gym.pettingzoo`."""
 
 from pathlib import Path
 from typing import Any

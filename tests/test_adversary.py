@@ -16,27 +16,29 @@ from torch import Tensor
 import imitation_envs
 import ludus
 from imitation_envs import SPREAD, WANTED, Drift, make_drift
-from ludus.algorithms.adversary import (
+from ludus.algorithms.imitation.config import AdversaryConfig
+from ludus.algorithms.imitation.discriminator import (
     Adversary,
-    AdversaryConfig,
     adversarial_loss,
+    adversary_bytes,
     make_discriminator,
     style_reward,
 )
-from ludus.buffers.windows import RolloutWindows, WindowReplay
-from ludus.config import apply_overrides, check_config
+from ludus.algorithms.imitation.job import ImitationJob, StyleReward
+from ludus.algorithms.imitation.windows import RolloutWindows, WindowReplay
+from ludus.algorithms.on_policy.job import OnPolicyJob
+from ludus.algorithms.ppo.job import PPOJob
+from ludus.algorithms.registry import make_job
 from ludus.envs.check import check_env
 from ludus.envs.episodic import EpisodicReward
 from ludus.envs.vec import VecEnv
 from ludus.envs.wrapper import WrappedEnv
 from ludus.errors import ConfigError, EnvError
-from ludus.logging.console import Console
 from ludus.presets import find_preset
+from ludus.settings import apply_overrides
+from ludus.show.console import Console
 from ludus.training.checkpoint import checkpoints_in, load_policy, newest_intact
-from ludus.training.imitation import ImitationJob, StyleReward
-from ludus.training.loop import Trainer, make_job
-from ludus.training.memory import adversary_bytes
-from ludus.training.on_policy import OnPolicyJob
+from ludus.training.loop import Trainer
 
 Settings = dict[str, Any]
 CPU = torch.device("cpu")
@@ -354,7 +356,7 @@ TOY: Settings = {
 
 def train(folder: Path, *callbacks: ludus.Callback, **changes: Any) -> Path:
     changes = {name.replace("__", "."): value for name, value in changes.items()}
-    return ludus.train(DRIFT, folder, callbacks, Console("quiet"), overrides=TOY | changes)
+    return ludus.train(DRIFT, folder, callbacks, Console("quiet"), overrides=TOY | changes, algo="amp")
 
 
 def last_row(run: Path) -> dict[str, float]:
@@ -430,8 +432,8 @@ def test_a_stopped_run_goes_on_exactly_with_its_adversary_and_replay(tmp_path: P
 
 def job_with(preset: str = DRIFT, **changes: Any) -> OnPolicyJob:
     changes = {name.replace("__", "."): value for name, value in changes.items()}
-    config = apply_overrides(find_preset(preset).config, changes)
-    check_config(config)
+    config = apply_overrides(find_preset(preset, "amp" if preset == DRIFT else "").config, changes)
+    config.check()
     job = make_job(config, CPU)
     assert isinstance(job, OnPolicyJob)
     job.close()
@@ -439,7 +441,7 @@ def job_with(preset: str = DRIFT, **changes: Any) -> OnPolicyJob:
 
 
 def test_only_environments_with_motion_get_an_adversary_and_its_memory_is_planned() -> None:
-    assert type(job_with("gym:CartPole-v1", env__num_envs=2, ppo__segments=0)) is OnPolicyJob
+    assert type(job_with("gym:CartPole-v1", env__num_envs=2, ppo__segments=0)) is PPOJob
     job = job_with(env__num_envs=8, adversary__replay=1000)
     assert type(job) is ImitationJob
     assert "adversary 512 × 256 on windows of 2 numbers" in job.lines()[-1]
@@ -470,7 +472,7 @@ def test_an_adversary_that_is_not_finite_counts_as_skipped() -> None:
 def test_numbers_that_make_no_sense_are_refused(name: str, value: Any) -> None:
     flag = f"--adversary.{name.replace('_', '-')}"
     with pytest.raises(ConfigError, match=flag):
-        check_config(apply_overrides(find_preset("gym:CartPole-v1").config, {f"adversary.{name}": value}))
+        apply_overrides(find_preset("humanoid-amp").config, {f"adversary.{name}": value}).check()
 
 
 def test_rollouts_without_a_step_are_refused() -> None:

@@ -11,13 +11,15 @@ from torch import Tensor
 import ludus
 from conftest import Recordings
 from imitation_envs import make_drift
-from ludus.algorithms.adversary import Adversary, AdversaryConfig
-from ludus.config import apply_overrides
-from ludus.logging.console import Console
-from ludus.logging.jsonl import read_metrics
+from ludus.algorithms.imitation.config import AdversaryConfig
+from ludus.algorithms.imitation.discriminator import Adversary
+from ludus.algorithms.imitation.job import ImitationJob
+from ludus.algorithms.registry import make_job
 from ludus.presets import find_preset
-from ludus.training.imitation import ImitationJob
-from ludus.training.loop import Trainer, make_job
+from ludus.settings import apply_overrides
+from ludus.show.console import Console
+from ludus.show.jsonl import read_metrics
+from ludus.training.loop import Trainer
 
 pytestmark = pytest.mark.gpu
 
@@ -80,7 +82,7 @@ def test_gpu_and_cpu_take_the_same_gradient_step(device: str) -> None:
 
 def iterate(graphs: bool, device: str) -> tuple[Tensor, Tensor, dict[str, float]]:
     settings = SHORT | {"device": device, "cuda_graphs": graphs}
-    job = make_job(apply_overrides(find_preset(DRIFT).config, settings), torch.device(device))
+    job = make_job(apply_overrides(find_preset(DRIFT, "amp").config, settings), torch.device(device))
     assert isinstance(job, ImitationJob)
     for number in range(6):
         metrics = job.iteration(number, number / 6, lambda share, batch: None)
@@ -111,7 +113,7 @@ class StopAt(ludus.Callback):
 
 def test_a_run_goes_on_on_the_cpu_and_environments_there_work_beside_a_gpu(device: str, tmp_path: Path) -> None:
     overrides = SHORT | {"device": device, "env.kwargs": {"device": "cpu"}}  # the adversary is on the GPU
-    run = ludus.train(DRIFT, tmp_path / "run", [StopAt(4)], Console("quiet"), overrides=overrides)
+    run = ludus.train(DRIFT, tmp_path / "run", [StopAt(4)], Console("quiet"), overrides=overrides, algo="amp")
     ludus.resume(run, (), Console("quiet"), {"device": "cpu"})
     rows = [row for row in read_metrics(run / "metrics.jsonl") if "adversary/loss" in row]
     assert [row["loop/iteration"] for row in rows] == list(range(1, 11))

@@ -12,10 +12,19 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
-from ludus.algorithms.agents import DQN, SAC, TD3, Agent, Batch, make_agent
-from ludus.algorithms.replay_config import DQNConfig, ReplayConfig, SACConfig, TD3Config
+from ludus.algorithms.replay.agents import DQN, SAC, TD3, Agent, Batch, make_agent
+from ludus.algorithms.replay.config import (
+    DQNConfig,
+    DQNTrainConfig,
+    ReplayConfig,
+    ReplayTrainConfig,
+    SACConfig,
+    SACTrainConfig,
+    TD3Config,
+    TD3TrainConfig,
+)
 from ludus.errors import ConfigError
-from ludus.policies.making import make_replay_policy
+from ludus.policies.factory import make_replay_policy
 from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_heads import (
     LOG_STD_MAX,
@@ -115,8 +124,13 @@ def agent_of(
 ) -> Any:
     space = CHOICES if kind == "dqn" else BOX
     policy = make_replay_policy(kind, OBS, space, PolicyConfig(hidden, activation, normalize_obs=False), 1)
-    config = ReplayConfig(**{"learning_rate": 1e-3, **replay})
-    return make_agent(policy, config, sac or SACConfig(alpha=0.3), td3 or TD3Config(), DQNConfig(), 2)
+    paced = ReplayConfig(**{"learning_rate": 1e-3, **replay})
+    configs: dict[str, ReplayTrainConfig] = {
+        "sac": SACTrainConfig(replay=paced, sac=sac or SACConfig(alpha=0.3)),
+        "td3": TD3TrainConfig(replay=paced, td3=td3 or TD3Config()),
+        "dqn": DQNTrainConfig(replay=paced),
+    }
+    return make_agent(policy, configs[kind], 2)
 
 
 def batch_for(agent: Agent, n: int = 32, seed: int = 3) -> Batch:

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import ludus
-from ludus.envs import gym_block
 from ludus.envs.check import check_env, format_findings
-from ludus.envs.gym import GymConfig, make_gym
+from ludus.envs.gym import block as gym_block
+from ludus.envs.gym.env import GymConfig, make_gym
 from ludus.envs.vec import VecEnv
-from ludus.logging.console import Console
 from ludus.runs import evaluate_run
+from ludus.show.console import Console
 
 pytest.importorskip("Box2D", reason="needs the extra ludus[box2d]")
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ludus.errors import CheckpointError
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.policy import PolicyConfig
-from ludus.runs import from_best
+from ludus.saved_run import from_best
 from ludus.training import checkpoint as checkpoints
 from ludus.training.checkpoint import (
     checkpoint_path,

@@ -22,9 +22,9 @@ import yaml
 import ludus
 from ludus import cli
 from ludus.errors import ConfigError
-from ludus.logging.console import Console
-from ludus.logging.jsonl import read_metrics
 from ludus.presets import all_presets
+from ludus.show.console import Console
+from ludus.show.jsonl import read_metrics
 from ludus.training.checkpoint import checkpoints_in, newest_intact
 from warm_python import Program, ludus_command
 

@@ -20,12 +20,12 @@ import ludus
 import test_cli
 from ludus.envs import PettingZooConfig, make_vec_env
 from ludus.errors import LudusError
-from ludus.logging import replay
-from ludus.logging.console import Console
-from ludus.logging.jsonl import read_metrics
-from ludus.policies.making import make_actor_critic
+from ludus.policies.factory import make_actor_critic
 from ludus.policies.policy import Actor, PolicyConfig
 from ludus.presets import OPEN_KINDS
+from ludus.show import playback as replay
+from ludus.show.console import Console
+from ludus.show.jsonl import read_metrics
 from ludus.training.loop import Trainer
 from ludus.viewing import record_replay
 from test_cli import Result, assert_sentence

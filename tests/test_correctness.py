@@ -15,22 +15,22 @@ from torch import Tensor
 from torch.nn.utils import prune
 
 import ludus
-from ludus.algorithms.ppo import PPO
+from ludus.algorithms.on_policy.collector import Collector
+from ludus.algorithms.ppo.update import PPO
+from ludus.algorithms.replay import collector as replay_collector
+from ludus.algorithms.replay.job import ReplayJob
+from ludus.algorithms.replay.online import OffPolicyJob
 from ludus.buffers.segments import Segments, SegmentSchedule
 from ludus.envs.vec import Step
 from ludus.errors import ConfigError, TrainingError
-from ludus.logging.jsonl import read_metrics
 from ludus.policies import lstm
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.lstm import LSTM
 from ludus.policies.mlp import Dense
 from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_heads import GreedyHead
-from ludus.training import replay_collector
-from ludus.training.collector import Collector
+from ludus.show.jsonl import read_metrics
 from ludus.training.loop import MAX_ROLLBACKS, Trainer
-from ludus.training.off_policy import OffPolicyJob
-from ludus.training.replay_job import ReplayJob
 from test_segments import Counting
 
 

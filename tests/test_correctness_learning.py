@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 import ludus
-from ludus.algorithms.advantage import generalized_advantage
-from ludus.algorithms.adversary import AdversaryConfig, adversarial_loss, make_discriminator
-from ludus.algorithms.agents import _critic_gradients
+from ludus.algorithms.imitation.config import AdversaryConfig
+from ludus.algorithms.imitation.discriminator import adversarial_loss, make_discriminator
+from ludus.algorithms.on_policy.advantage import generalized_advantage
+from ludus.algorithms.on_policy.return_scale import ReturnScale
 from ludus.algorithms.optimizer import FlatAdam
-from ludus.algorithms.return_scale import ReturnScale
+from ludus.algorithms.replay.agents import _critic_gradients
 from ludus.envs.episodic import EpisodicReward
 from ludus.policies.mlp import MLP
 from ludus.policies.policy import PolicyConfig

@@ -13,33 +13,26 @@ import pytest
 import yaml
 
 import ludus
-from ludus.algorithms.adversary import AdversaryConfig
-from ludus.algorithms.agents import make_agent
-from ludus.algorithms.ppo import check_divides
-from ludus.algorithms.replay_config import DQNConfig, ReplayConfig, SACConfig, TD3Config
+from ludus.algorithms.imitation.config import AdversaryConfig, AMPTrainConfig
+from ludus.algorithms.on_policy.config import check_divides
+from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
+from ludus.algorithms.registry import built_in
+from ludus.algorithms.replay.config import DQNTrainConfig
 from ludus.buffers.segments import SegmentSchedule
 from ludus.cli import main
-from ludus.config import (
-    TrainConfig,
-    apply_overrides,
-    check_values,
-    load_config,
-    make_plan,
-    names_in,
-    settle,
-    to_dict,
-)
+from ludus.config import TrainConfig, make_plan, to_dict
 from ludus.envs import ENV_KINDS
 from ludus.envs.forage import ForageConfig
 from ludus.errors import ConfigError, LudusError
 from ludus.policies.actor_critic import ActorCritic
-from ludus.policies.making import make_replay_policy, policy_from
+from ludus.policies.factory import make_replay_policy, policy_from
 from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_heads import make_replay_head
 from ludus.policies.spaces import space_from
 from ludus.policies.vision import make_encoder
 from ludus.presets import all_presets, find_preset
-from ludus.ranges import Range
+from ludus.ranges import Range, check_fields
+from ludus.settings import apply_overrides, load_config, names_in, settle
 
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 
@@ -53,7 +46,6 @@ BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
         ({"ppo.max_grad_norm": -1.0}, "--ppo.max-grad-norm is -1.0; it must be more than 0."),
         ({"ppo.learning_rate": math.nan}, "--ppo.learning-rate is nan; it must be a finite number."),
         ({"ppo.clip": math.inf}, "--ppo.clip is inf; it must be a finite number."),
-        ({"algo": "sac", "replay.polyak": 1.0}, "--replay.polyak is 1.0; it must be less than 1."),
         ({"policy.hidden": (8, 0)}, r"--policy.hidden is \(8, 0\); each number must be at least 1."),
         ({"policy.hidden": (1,) * 65}, "--policy.hidden is .* it may have at most 64 numbers."),
         ({"policy.hidden": (10**9,)}, r"each number must be at most 65536."),
@@ -66,12 +58,12 @@ BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 )
 def test_correctness_05_a_number_out_of_its_range_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_values(apply_overrides(TrainConfig(), settings))
+        check_fields(apply_overrides(PPOTrainConfig(), settings))
 
 
 def test_correctness_05_a_number_of_thousands_of_digits_is_refused_in_a_sentence() -> None:
     with pytest.raises(ConfigError, match="--seed is a number of thousands of digits; it must be at most"):
-        check_values(apply_overrides(TrainConfig(), {"seed": 1 << 100_000}))
+        check_fields(apply_overrides(PPOTrainConfig(), {"seed": 1 << 100_000}))
 
 
 def numeric_fields(kind: type, path: str) -> list[tuple[str, Any]]:
@@ -86,7 +78,10 @@ def numeric_fields(kind: type, path: str) -> list[tuple[str, Any]]:
 
 
 def test_correctness_05_every_number_of_every_configuration_has_a_range_beside_it() -> None:
-    kinds = [(TrainConfig, ""), *((kind, f"env ({name}).") for name, kind in ENV_KINDS.items())]
+    kinds = [
+        *((a.config, "") for a in built_in().values()),
+        *((kind, f"env ({name}).") for name, kind in ENV_KINDS.items()),
+    ]
     fields = [field for kind, path in kinds for field in numeric_fields(kind, path)]
     assert len(fields) > 100
     assert [name for name, hint in fields if not any(isinstance(m, Range) for m in typing.get_args(hint))] == []
@@ -94,7 +89,10 @@ def test_correctness_05_every_number_of_every_configuration_has_a_range_beside_i
 
 def test_correctness_05_counts_have_an_end() -> None:
     """A whole number without one could ask for more than any machine has."""
-    kinds = [(TrainConfig, ""), *((kind, f"env ({name}).") for name, kind in ENV_KINDS.items())]
+    kinds = [
+        *((a.config, "") for a in built_in().values()),
+        *((kind, f"env ({name}).") for name, kind in ENV_KINDS.items()),
+    ]
     for kind, path in kinds:
         for name, hint in numeric_fields(kind, path):
             bare, *marks = typing.get_args(hint)
@@ -104,7 +102,7 @@ def test_correctness_05_counts_have_an_end() -> None:
 
 def test_correctness_05_every_preset_is_within_the_ranges() -> None:
     for preset in all_presets().values():
-        check_values(preset.config)
+        check_fields(preset.config)
 
 
 def test_correctness_05_environments_are_checked_where_they_are_made() -> None:
@@ -123,9 +121,6 @@ def test_correctness_10_an_unknown_kind_of_head_policy_agent_encoder_or_space_is
     policy = make_replay_policy("td3", BOX, BOX, PolicyConfig(hidden=(4,)), 0)
     with pytest.raises(ConfigError, match="'a2c'"):
         policy_from(policy.description() | {"kind": "a2c"})
-    policy.kind = "crossq"
-    with pytest.raises(ConfigError, match="There is no agent for a policy of the kind 'crossq'"):
-        make_agent(policy, ReplayConfig(), SACConfig(), TD3Config(), DQNConfig(), 0)
     with pytest.raises(ConfigError, match="'resnet'"):
         make_encoder("resnet", (8, 8, 3), 4, 0)  # type: ignore[arg-type]
     with pytest.raises(LudusError, match="There is no space 'Text'"):
@@ -150,12 +145,11 @@ def test_correctness_10_what_a_checkpoint_says_of_its_networks_must_be_known(
 
 def test_correctness_10_unknown_choices_in_python_are_errors() -> None:
     for config in (
-        dataclasses.replace(TrainConfig(), algo="a3c"),  # type: ignore[arg-type]
-        dataclasses.replace(TrainConfig(), adversary=AdversaryConfig(reward="hinge")),  # type: ignore[arg-type]
-        dataclasses.replace(TrainConfig(), env=ForageConfig(map="maze")),  # type: ignore[arg-type]
+        AMPTrainConfig(adversary=AdversaryConfig(reward="hinge")),  # type: ignore[arg-type]
+        PPOTrainConfig(env=ForageConfig(map="maze")),  # type: ignore[arg-type]
     ):
         with pytest.raises(ConfigError, match="it must be"):
-            check_values(config)
+            check_fields(config)
 
 
 # A user's flag wins, or is refused ------------------------------------------------------------------
@@ -173,13 +167,16 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     [
         (
             ("--batch-size", "7"),
-            "--batch-size is a setting of sac, td3 and dqn: with --algo ppo",
+            "--batch-size is a setting of dqn, reward, sac and td3: with --algo ppo",
         ),
         (("--train-batches=5",), "PPO takes --ppo.minibatches × --ppo.update-epochs gradient steps an iteration."),
         (("--replay.batch-size", "7"), "PPO splits an iteration's steps into --ppo.minibatches parts."),
         (("--sac.alpha", "0.5"), "--sac.alpha is a setting of sac: with --algo ppo it would do nothing."),
-        (("--algo", "dqn", "--ppo.horizon", "8"), "--ppo.horizon is a setting of ppo: with --algo dqn"),
-        (("--algo", "dqn", "--rrd-batch-size", "8"), "--rrd-batch-size is a setting of a learned reward: with"),
+        (("--algo", "dqn", "--ppo.horizon", "8"), "--ppo.horizon is a setting of amp and ppo: with --algo dqn"),
+        (
+            ("--algo", "dqn", "--rrd-batch-size", "8"),
+            "--rrd-batch-size: with --reward.method none no reward is learned",
+        ),
         (("--total-steps", "100", "--epochs", "2"), "--total-steps and --epochs both say how long to train"),
     ],
 )
@@ -199,9 +196,9 @@ def test_correctness_09_the_same_in_python_and_in_a_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     config = find_preset("gym:CartPole-v1").config
-    with pytest.raises(ConfigError, match="--batch-size is a setting of sac, td3 and dqn"):
+    with pytest.raises(ConfigError, match="--batch-size is a setting of dqn, reward, sac and td3"):
         apply_overrides(config, {"batch_size": 7})
-    with pytest.raises(ConfigError, match=r"--replay\.batch-size is a setting of sac, td3 and dqn"):
+    with pytest.raises(ConfigError, match=r"--replay\.batch-size is a setting of dqn, reward, sac and td3"):
         apply_overrides(config, {"replay": {"batch_size": 7}})
     file = tmp_path / "mine.yaml"
     file.write_text("replay: {batch_size: 7}\n")
@@ -211,6 +208,7 @@ def test_correctness_09_the_same_in_python_and_in_a_file(
     file.write_text(yaml.safe_dump(to_dict(config)))  # as a run records it: all of every section
     assert settle(load_config(file, config), names_in(file)) == config
     replayed = apply_overrides(find_preset("gym:CartPole-v1", "dqn").config, {"batch_size": 7})
+    assert isinstance(replayed, DQNTrainConfig)
     assert replayed.replay.batch_size == 7
 
 
@@ -234,7 +232,7 @@ def test_correctness_14_the_flag_wins_on_the_command_line(monkeypatch: pytest.Mo
         return tmp_path
 
     monkeypatch.setattr("ludus.runs.train", train)
-    monkeypatch.setattr("ludus.cli._exit_if_incomplete", lambda folder: None)
+    monkeypatch.setattr("ludus.commands.training._exit_if_incomplete", lambda folder: None)
     (tmp_path / "mine.yaml").write_text("loop: {epochs: 5}\n")
     arguments = ["--total-steps", "20000", "--eval.every", "5000", "--config", str(tmp_path / "mine.yaml")]
     monkeypatch.setattr("sys.argv", ["ludus", "train", "rrd-mujoco:Pendulum-v1", *arguments])
@@ -271,7 +269,7 @@ def test_correctness_05_what_the_machine_cannot_hold_is_refused_before_it_is_mad
 
 
 def test_correctness_05_the_nearest_divisors_of_a_huge_number_are_found_at_once() -> None:
-    config = dataclasses.replace(TrainConfig().ppo, minibatches=7)
+    config = PPOConfig(minibatches=7)
     with pytest.raises(ConfigError, match=r"Try --ppo\.minibatches 4 or 8"):
         check_divides(config, SegmentSchedule(2**20, 2**20, 2**16), False)
 

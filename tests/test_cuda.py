@@ -21,18 +21,20 @@ from torch import Tensor
 import ludus
 from conftest import Recordings
 from ludus import cli
-from ludus.algorithms.ppo import PPO
+from ludus.algorithms.on_policy.collector import Collector
+from ludus.algorithms.on_policy.config import make_schedule
+from ludus.algorithms.ppo.config import PPOTrainConfig
+from ludus.algorithms.ppo.update import PPO
 from ludus.buffers.segments import Segments, SegmentSchedule, Track
-from ludus.config import TrainConfig, apply_overrides, make_schedule
 from ludus.envs import make_vec_env
 from ludus.envs.forage import Forage, ForageConfig
 from ludus.envs.vec import State, Step, VecEnv, derive_seed
-from ludus.logging.console import Console
-from ludus.logging.jsonl import read_metrics
-from ludus.policies.making import make_actor_critic
+from ludus.policies.factory import make_actor_critic
 from ludus.presets import find_preset
+from ludus.settings import apply_overrides
+from ludus.show.console import Console
+from ludus.show.jsonl import read_metrics
 from ludus.training.checkpoint import load_policy, load_training, newest_intact, split_tree
-from ludus.training.collector import Collector
 from ludus.training.loop import Trainer
 
 pytestmark = pytest.mark.gpu
@@ -62,11 +64,13 @@ GYM: Settings = {
 PRIORITIES: Settings = {"ppo.prio_alpha": 0.6, "ppo.rho_clip": 1.0}
 
 
-def settings_of(preset: str, device: str, changes: Settings) -> TrainConfig:
+def settings_of(preset: str, device: str, changes: Settings) -> PPOTrainConfig:
     own = FORAGE if preset == "forage" else GYM
     if "policy.network" in changes:  # which has layers of its own
         own = {name: value for name, value in own.items() if not name.startswith("policy.")}
-    return apply_overrides(find_preset(preset).config, {"device": device, **own, **changes})
+    config = find_preset(preset).config
+    assert isinstance(config, PPOTrainConfig)
+    return apply_overrides(config, {"device": device, **own, **changes})
 
 
 def loops(preset: str, device: str, changes: Settings) -> tuple["Loop", "Loop"]:
@@ -108,7 +112,7 @@ class Loop:
         self.iteration = iteration
 
 
-def make_loop(config: TrainConfig) -> Loop:
+def make_loop(config: PPOTrainConfig) -> Loop:
     torch.set_float32_matmul_precision("highest")
     device = torch.zeros(1, device=config.device).device
     per_group = config.env.num_envs // config.groups

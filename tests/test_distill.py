@@ -10,15 +10,16 @@ import pytest
 import torch
 
 import ludus
-from ludus.algorithms.distill import DistillConfig, Distiller
+from ludus.algorithms.distill.config import DistillConfig
+from ludus.algorithms.distill.job import load_teacher, make_advice
+from ludus.algorithms.distill.update import Distiller
+from ludus.algorithms.on_policy.collector import Collector
 from ludus.buffers.segments import SegmentSchedule
 from ludus.envs.row_space import MASK, RowSpace, choice_slices
 from ludus.errors import CheckpointError, ConfigError
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.policy import PolicyConfig
 from ludus.runs import evaluate_run
-from ludus.training.collector import Collector
-from ludus.training.distillation import load_teacher, make_advice
 from test_masks import CATCH, Stop, catch, random_mask
 from test_resume import assert_same_run
 
@@ -172,7 +173,7 @@ def test_a_teacher_that_cannot_teach_is_refused_in_a_sentence(
 
 
 def test_settings_of_ppo_are_refused(teacher: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--ppo.clip is a setting of ppo: with --algo distill"):
+    with pytest.raises(ConfigError, match=r"--ppo.clip is a setting of amp and ppo: with --algo distill"):
         ludus.train(CATCH, tmp_path / "run", **student_settings(teacher, **{"ppo.clip": 0.1}))
 
 

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from ludus.envs.humanoid.authoring import clips_folder
 from ludus.envs.humanoid.body import JOINTS, load_body
+from ludus.envs.humanoid.catalogue import shipped_folder
 from ludus.envs.humanoid.clip import Clip, load_clip
 from ludus.envs.humanoid.ghost import GHOST_COLOUR, ghost_model, ghost_qpos
 from ludus.envs.humanoid.motions import MotionLibrary
 from ludus.errors import LudusError
-from ludus.logging.replay import Replay, replay_html
 from ludus.motion_viewing import qpos_at, view_clips
+from ludus.show.playback import Replay, replay_html
 
 
 def _clip(name: str) -> Clip:
-    return load_clip(clips_folder() / f"{name}.npz")
+    return load_clip(shipped_folder() / f"{name}.npz")
 
 
 def test_ghost_follows_the_body_in_the_positions() -> None:
@@ -79,7 +79,7 @@ def test_page_draws_body_and_ghost() -> None:
 
 def test_translucent_bodies_are_sent_as_such() -> None:
     pytest.importorskip("mjviser")
-    from ludus.logging.mujoco_scene import MujocoScene, browser_server
+    from ludus.show.mujoco_scene import MujocoScene, browser_server
 
     with browser_server() as server:
         scene = MujocoScene(server, ghost_model())

@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ludus.envs.gym import GymConfig, find_spec, make_gym
-from ludus.envs.gym_make import GymRecipe
-from ludus.envs.gym_workers import MAX_FAILURES, GymWorkersVecEnv
+from ludus.envs.gym.env import GymConfig, find_spec, make_gym
+from ludus.envs.gym.make import GymRecipe
+from ludus.envs.gym.workers import MAX_FAILURES, GymWorkersVecEnv
 from ludus.envs.vec import Step, VecEnv
 from ludus.errors import ConfigError, EnvError
 
@@ -285,7 +285,7 @@ def test_close_stops_a_worker_that_hangs(make: Any) -> None:
 
 TRAINER = """
 import torch
-from ludus.envs.gym import GymConfig, make_gym
+from ludus.envs.gym.env import GymConfig, make_gym
 env = make_gym(GymConfig("gym_test_envs:ludus-test/Scripted-v0", workers=2, kwargs={script}), 2)
 env.reset(0)
 {before}
@@ -328,7 +328,7 @@ def test_an_environment_defined_in_the_users_script_runs_in_workers(tmp_path: Pa
     script = tmp_path / "train.py"
     script.write_text(
         "import gymnasium as gym, torch, gym_test_envs\n"
-        "from ludus.envs.gym import GymConfig, make_gym\n"
+        "from ludus.envs.gym.env import GymConfig, make_gym\n"
         "class Mine(gym_test_envs.Scripted): pass\n"
         "gym.register('Mine-v0', Mine)\n"
         "if __name__ == '__main__':\n"

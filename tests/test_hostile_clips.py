@@ -9,12 +9,12 @@ import pytest
 
 from chaos.hostile.clips import good_clip, good_sources, hostile_clips
 from chaos.hostile.data_files import mutated
+from ludus.commands.motions import motions
 from ludus.envs.humanoid.catalogue import clip_files, load_any
 from ludus.envs.humanoid.checks import check_motion
 from ludus.envs.humanoid.clip import load_clip, save_clip
 from ludus.envs.humanoid.npz import read_npz
 from ludus.errors import DataError, LudusError, plain_text
-from ludus.motion_commands import motions
 
 
 @pytest.fixture(scope="module")

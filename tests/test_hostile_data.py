@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from chaos.hostile.data_files import good_data_file, hostile_data_files, mutated
+from ludus.commands.data import data as data_command
+from ludus.commands.data_info import info_text
 from ludus.data import DataConfig, read_episodes, scan
-from ludus.data.commands import data as data_command
 from ludus.data.info import describe
-from ludus.data.info_text import info_text
 from ludus.data.writing import copy_with_reward
 from ludus.errors import DataError, LudusError, did_you_mean, plain_text
 from ludus.files import open_regular, read_bounded

@@ -9,19 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ludus.envs import HumanoidConfig, display_of
 from ludus.envs.humanoid.body import JOINTS
 from ludus.envs.humanoid.clip import Clip
+from ludus.envs.humanoid.display import CLIPS
 from ludus.errors import LudusError
-from ludus.logging.clip_table import clip_lines, read_clip_table
-from ludus.logging.jsonl import read_metrics
-from ludus.logging.mujoco_scene import browser_server
-from ludus.logging.report import write_report
-from ludus.logging.reward_page import RewardTrace
-from ludus.logging.same_origin import is_own_page
-from ludus.logging.viewer import _words
 from ludus.motion_viewing import view_clips
+from ludus.show.episode_table import read_table, table_lines
+from ludus.show.jsonl import read_metrics
+from ludus.show.mujoco_scene import browser_server
+from ludus.show.report import write_report
+from ludus.show.reward_page import RewardTrace
+from ludus.show.same_origin import is_own_page
+from ludus.show.viewer import _words
 
 SCRIPT = "<script>alert(1)</script>"
+DISPLAY = display_of(HumanoidConfig())  # which shows all that can be shown
 ROW = {"step": 1, "rollout/ep_rew_mean": 1.0, "eval/mean_reward": 2.0, "time/elapsed_s": 3.0}
 
 
@@ -39,7 +42,7 @@ def write_run(folder: Path, rows: list[Any] | None = None, **files: Any) -> Path
 def test_trust_15_a_planted_replay_is_not_embedded(tmp_path: Path) -> None:
     run = write_run(tmp_path)
     (run / "replay.html").write_text("smuggled in")
-    page = write_report(run).read_text()
+    page = write_report(run, display=DISPLAY).read_text()
     assert "smuggled in" not in page
     assert "iframe" not in page.partition("</style>")[2]
 
@@ -58,7 +61,7 @@ def test_nothing_that_a_run_says_of_itself_becomes_part_of_the_page(tmp_path: Pa
     rows = [{**ROW, SCRIPT: 1.0, f"reward/{SCRIPT}": 2.0, f"train/{SCRIPT}": 3.0}]
     run = write_run(tmp_path / SCRIPT.replace("/", ""), rows, evaluation_json=clips, run_json=facts)
     (run / "config.yaml").write_text(SCRIPT)
-    page = write_report(run, extra={SCRIPT: SCRIPT}).read_text()
+    page = write_report(run, display=DISPLAY, extra={SCRIPT: SCRIPT}).read_text()
     assert "alert(1)" in page
     assert SCRIPT not in page
     assert not re.search(r"<[^>]*(src|href)=.?https?:", page)
@@ -73,7 +76,7 @@ _ODD: tuple[Any, ...] = (
 def page_or_sentence(run: Path) -> None:
     """Any other error is a failure."""
     try:
-        page = write_report(run).read_bytes()
+        page = write_report(run, display=DISPLAY).read_bytes()
     except LudusError as error:
         assert str(error).isprintable()  # noqa: PT017
     else:
@@ -106,8 +109,8 @@ def test_trust_17_odd_values_in_a_runs_files_give_a_report_or_a_sentence(tmp_pat
     ]
     for i, variant in enumerate(variants):
         page_or_sentence(write_run(tmp_path / str(i), **variant))
-        _, known = read_clip_table(tmp_path / str(i))
-        assert not known or clip_lines(known)
+        _, known = read_table(CLIPS, tmp_path / str(i))
+        assert not known or table_lines(CLIPS, known)
 
 
 def test_trust_17_files_that_are_not_what_they_should_be_give_a_report_or_a_sentence(tmp_path: Path) -> None:
@@ -154,7 +157,7 @@ def test_sixty_runs_with_mutated_files_give_a_report_or_a_sentence(tmp_path: Pat
 def test_names_that_are_not_utf8_are_shown_in_the_report_and_beside_clips(tmp_path: Path) -> None:
     run = write_run(Path(os.fsdecode(os.fsencode(tmp_path) + b"/run_\xff")))
     trace = RewardTrace("demo_\udcff", None, np.arange(3.0))
-    assert "run_�" in write_report(run, replay_html="<p>\udcff</p>", rewards=[trace]).read_text()
+    assert "run_�" in write_report(run, display=DISPLAY, replay_html="<p>\udcff</p>", rewards=[trace]).read_text()
     arrays = {"pos": [[0, 0, 1.0]] * 3, "quat": [[1.0, 0, 0, 0]] * 3}
     clip = Clip("w\udcff<b>", 30, np.array(arrays["pos"]), np.array(arrays["quat"]), np.zeros((3, len(JOINTS))))
     view_clips([clip], 0, None, tmp_path / "clips.html")

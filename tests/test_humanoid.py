@@ -37,7 +37,8 @@ from humanoid_envs import (
     walk_clip,
     yaw_of,
 )
-from ludus.config import apply_overrides, check_config
+from ludus.algorithms.on_policy.job import OnPolicyJob
+from ludus.algorithms.registry import make_job
 from ludus.envs import HumanoidConfig, make_vec_env
 from ludus.envs.check import check_env
 from ludus.envs.humanoid.body import JOINTS
@@ -49,13 +50,12 @@ from ludus.envs.humanoid.motions import Reference
 from ludus.envs.humanoid.task import DT, HumanoidTask
 from ludus.envs.vec import Step
 from ludus.errors import CheckpointError, ConfigError
-from ludus.logging.console import Console
 from ludus.presets import find_preset
+from ludus.settings import apply_overrides
+from ludus.show.console import Console
 from ludus.training.checkpoint import newest_intact
 from ludus.training.evaluator import evaluate
-from ludus.training.imitation import make_on_policy_job
 from ludus.training.loop import Trainer
-from ludus.training.on_policy import OnPolicyJob
 from test_resume import SignalAtCycle, StopAt, assert_same_run, metric_rows, resume
 
 Settings = dict[str, Any]
@@ -366,20 +366,22 @@ def test_numbers_out_of_range_are_refused(wrong: Settings, tmp_path: Path) -> No
 
     def make_it() -> None:
         config = apply_overrides(find_preset("humanoid-mimic").config, settings)
-        check_config(config)
+        config.check()
         make_vec_env(config.env, 1, evaluation=True)
 
     with pytest.raises(ConfigError, match=f"--env.{next(iter(wrong)).replace('_', '-')}"):
         make_it()
 
 
-@pytest.mark.parametrize("algo", ["sac", "td3", "dqn"])
+@pytest.mark.parametrize("algo", ["ppo", "sac", "td3", "dqn"])
 @pytest.mark.parametrize("discriminate", ["motion", "error"])
-def test_only_ppo_has_a_discriminator(algo: str, discriminate: str) -> None:
+def test_only_amp_has_a_discriminator(algo: str, discriminate: str) -> None:
     preset = find_preset("humanoid-mimic", algo).config
-    check_config(preset)
-    with pytest.raises(ConfigError, match=f"--env.discriminate {discriminate} .* only PPO has: take --algo ppo"):
-        check_config(apply_overrides(preset, {"env.discriminate": discriminate}))
+    preset.check()
+    with pytest.raises(
+        ConfigError, match=f"--env.discriminate {discriminate} is for a discriminator: take --algo amp"
+    ):
+        apply_overrides(preset, {"env.discriminate": discriminate}).check()
 
 
 def test_a_speed_may_be_asked_for_without_a_discriminator(tmp_path: Path) -> None:
@@ -404,7 +406,8 @@ MLP: Settings = {"policy.hidden": (32,)}
 LSTM: Settings = {"policy.memory": "lstm", "policy.memory_size": 16, "policy.hidden": (16,)}
 UNEVEN: Settings = LSTM | {"ppo.segments": 20}  # half recorded when the starts move
 AMP: Settings = MLP | {
-    "env.discriminate": "motion", "env.window": 4, "adversary.hidden": (16,), "adversary.batches": 2,
+    "algo": "amp", "env.discriminate": "motion", "env.window": 4, "adversary.hidden": (16,),
+    "adversary.batches": 2,
     "adversary.batch_size": 32, "adversary.replay": 200,
 }  # fmt: skip
 VARIANTS: dict[str, Settings] = {"mlp": MLP, "lstm": LSTM, "uneven": UNEVEN, "amp": AMP}
@@ -511,7 +514,8 @@ def test_episodes_broken_off_between_rollouts_keep_what_the_ended_ones_were_wort
     """Where segments go on over an evaluation, its restart ends them as if time had run out."""
     settings = {"env.num_envs": 8, "env.threads": 1, "ppo.segments": 5, "ppo.horizon": 8, "ppo.minibatches": 5}
     config = apply_overrides(find_preset("humanoid-mimic").config, {**settings, "env.clips": "squat", "groups": 1})
-    job = make_on_policy_job(config, torch.device("cpu"))
+    job = make_job(config, torch.device("cpu"))
+    assert isinstance(job, OnPolicyJob)
     job.iteration(0, 0.0, lambda share, batch: None)
     collector, track = job.collector, job.collector.buffer.track
     last, ahead = ((collector.buffer.time + k) % collector.buffer.columns for k in (-1, 0))

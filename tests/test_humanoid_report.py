@@ -15,24 +15,28 @@ import yaml
 import ludus
 from ludus.cli import COMMANDS
 from ludus.config import TrainConfig
-from ludus.envs import HumanoidConfig, make_vec_env
+from ludus.envs import HumanoidConfig, display_of, make_vec_env
 from ludus.envs.humanoid.catalogue import find_clips, shipped_folder, whole_names
-from ludus.envs.humanoid.making import library_of
+from ludus.envs.humanoid.display import CLIPS
+from ludus.envs.humanoid.factory import library_of
+from ludus.envs.humanoid.other_clips import act_as_trained, make_shown, on_clips
 from ludus.envs.humanoid.tracking import ANY_DISTANCE, MEAN_DISTANCE
-from ludus.envs.humanoid.trials import act_as_trained, make_shown, on_clips
-from ludus.envs.sim import CpuSimulator
-from ludus.envs.sim_task import SimTask
+from ludus.envs.mujoco.simulator import CpuSimulator
+from ludus.envs.mujoco.task import SimTask
+from ludus.envs.showing import drawable_env
 from ludus.errors import CheckpointError, ConfigError
-from ludus.logging import replay, text
-from ludus.logging.clip_table import clip_lines, clip_section, read_clip_table
-from ludus.logging.console import Console
-from ludus.logging.report import write_report
-from ludus.policies.making import make_actor_critic
+from ludus.policies.factory import make_actor_critic
 from ludus.policies.policy import PolicyConfig
 from ludus.runs import play_run, write_run_report
-from ludus.viewing import chosen_pieces, drawable_env, record_replay
+from ludus.show import playback as replay
+from ludus.show import text
+from ludus.show.console import Console
+from ludus.show.episode_table import read_table, table_lines, table_section
+from ludus.show.report import write_report
+from ludus.viewing import chosen_pieces, record_replay
 from test_cli import assert_plays
 
+TRACKING = display_of(HumanoidConfig())
 QUICK: dict[str, Any] = {
     "env.clips": "squat,bow",
     "env.num_envs": 8,
@@ -161,7 +165,7 @@ def test_a_policy_trained_on_a_gpu_is_watched_without_one() -> None:
 
 # The table ------------------------------------------------------------------------------------------
 def test_the_rules_in_words_are_those_that_are_measured_by() -> None:
-    success, strict = clip_lines(rows_of(2))[-2:]
+    success, strict = table_lines(CLIPS, rows_of(2))[-2:]
     assert success.endswith(f" {MEAN_DISTANCE:g} m.")
     assert strict.endswith(f" {ANY_DISTANCE:g} m.")
 
@@ -182,12 +186,12 @@ def rows_of(count: int) -> list[dict[str, Any]]:
 
 
 def test_table_is_aligned_and_says_a_dash_for_what_is_not_known() -> None:
-    lines = clip_lines([*rows_of(3), {"clip": "x" * 60, "episodes": 8000, "success_rate": None}])
+    lines = table_lines(CLIPS, [*rows_of(3), {"clip": "x" * 60, "episodes": 8000, "success_rate": None}])
     table = lines[:6]
     assert len({len(line) for line in table if not line.startswith(" ")}) == 1
     assert table[2].split()[-3:] == ["–", "33.3", "%"]
     assert table[5].startswith("x" * 39 + "…     8,000")
-    assert max(map(len, clip_lines(rows_of(3)))) <= 80
+    assert max(map(len, table_lines(CLIPS, rows_of(3)))) <= 80
 
 
 @pytest.mark.parametrize("count", [1, 300])
@@ -197,7 +201,7 @@ def test_report_shows_the_clips(tmp_path: Path, count: int) -> None:
         + json.dumps({"step": 200, "eval/success_rate": 0.8, "eval/mean_reward": 1.0, "eval/mpjpe": 50.2}) + "\n"
     )  # fmt: skip
     (tmp_path / "evaluation.json").write_text(json.dumps({"step": 200, "rows": rows_of(count)}))
-    page = write_report(tmp_path).read_text()
+    page = write_report(tmp_path, display=TRACKING).read_text()
     section = page[page.index("<h2>Clips</h2>") :].partition("</table>")[0]
     assert section.count("<tr>") == count + 1
     assert "step 200" in section
@@ -212,17 +216,18 @@ def test_report_shows_the_clips(tmp_path: Path, count: int) -> None:
 def test_broken_table_is_left_out(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "evaluation.json").write_text(content)
-    assert read_clip_table(tmp_path) == (0, [])
-    assert clip_section(tmp_path, None) == ""
+    assert read_table(CLIPS, tmp_path) == (0, [])
+    assert table_section(CLIPS, tmp_path, None) == ""
 
 
 def test_evaluation_line_fits_beside_its_step_and_is_the_same_for_other_tasks() -> None:
     known = {"eval/success_rate": 1.0, "eval/success_low": 0.8, "eval/success_high": 1.0}
     known |= {"eval/mean_reward": 286.34, "eval/std_reward": 12.0}
     assert text.evaluation_line(known) == "success 100.0 % (80–100) · reward 286.3 ± 12"
-    styled = text.evaluation_line(known | {"eval/pose_error": 9.2, "eval/speed_error": 0.081})
+    style = display_of(HumanoidConfig(goal="speed"))
+    styled = text.evaluation_line(known | {"eval/pose_error": 9.2, "eval/speed_error": 0.081}, display=style)
     assert styled == "success 100.0 % (80–100) · pose 9 mm · reward 286.3"
-    line = text.evaluation_line(known | {"eval/mpjpe": 148.4})
+    line = text.evaluation_line(known | {"eval/mpjpe": 148.4}, display=TRACKING)
     assert line == "success 100.0 % (80–100) · MPJPE 148 mm · reward 286.3"
     assert len(f"eval at 500,000,000: {line} ★") <= 80
 
@@ -320,7 +325,7 @@ def test_play_goes_through_the_clips_and_round_again(run: Path, monkeypatch: pyt
         skip()
         shown.append(step()[3])
 
-    monkeypatch.setattr("ludus.logging.viewer.play", play)
+    monkeypatch.setattr("ludus.show.viewer.play", play)
     play_run(run, 0, None, clips="squat,wave")
     clips = [told["clip"] for told in shown]
     order = [name for name, before in zip(clips, [None, *clips], strict=False) if name != before]

@@ -12,15 +12,16 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 import ludus
-from ludus.algorithms.ppo import PPO, PPOConfig
+from ludus.algorithms.on_policy.collector import Collector
+from ludus.algorithms.on_policy.ram import plan_memory
+from ludus.algorithms.ppo.config import PPOConfig
+from ludus.algorithms.ppo.update import PPO
 from ludus.buffers.segments import SegmentSchedule
 from ludus.envs.row_space import RowSpace
 from ludus.errors import ConfigError
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.policy import PolicyConfig
 from ludus.runs import evaluate_run
-from ludus.training.collector import Collector
-from ludus.training.memory import plan_memory
 from test_masks import CATCH, QUICK, assert_resumes_exactly, catch
 
 IMAGE = spaces.Box(0, 255, (12, 13, 3), np.uint8)

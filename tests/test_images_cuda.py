@@ -6,18 +6,19 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from ludus.algorithms.agents import make_agent
-from ludus.algorithms.ppo import PPO, PPOConfig
-from ludus.algorithms.replay_config import DQNConfig, ReplayConfig, SACConfig, TD3Config
-from ludus.algorithms.replay_learner import ReplayLearner
-from ludus.algorithms.rrd import RewardConfig
+from ludus.algorithms.on_policy.collector import Collector
+from ludus.algorithms.ppo.config import PPOConfig
+from ludus.algorithms.ppo.update import PPO
+from ludus.algorithms.replay.agents import make_agent
+from ludus.algorithms.replay.config import DQNTrainConfig, ReplayConfig, SACTrainConfig, TD3TrainConfig
+from ludus.algorithms.replay.job import obs_field
+from ludus.algorithms.replay.learner import ReplayLearner
+from ludus.algorithms.reward.config import RewardConfig
 from ludus.buffers.episodes import EpisodeStore
 from ludus.buffers.segments import SegmentSchedule
 from ludus.policies.actor_critic import ActorCritic
-from ludus.policies.making import make_replay_policy
+from ludus.policies.factory import make_replay_policy
 from ludus.policies.policy import PolicyConfig
-from ludus.training.collector import Collector
-from ludus.training.replay_job import obs_field
 from test_images import BOTH, some_rows
 from test_masks import catch
 
@@ -65,7 +66,8 @@ def learned_from_a_replay(kind: str, settings: dict[str, Any], cuda_graphs: bool
     networks = PolicyConfig(hidden=(16,), activation="relu", normalize_obs=False, **settings)
     policy = make_replay_policy(kind, BOTH, actions, networks, 0).to(device)
     config = ReplayConfig(batch_size=8, train_batches=12, learning_rate=1e-3, train_target=2, shift=2)
-    agent = make_agent(policy, config, SACConfig(), TD3Config(), DQNConfig(), 1)
+    train = {"sac": SACTrainConfig, "td3": TD3TrainConfig, "dqn": DQNTrainConfig}[kind]
+    agent = make_agent(policy, train(replay=config), 1)
     size = policy.head.action_size
     store = EpisodeStore({"obs": obs_field(BOTH)}, ((size,), torch.float32), 100, 0, 0, device)
     random = torch.Generator().manual_seed(0)

@@ -15,7 +15,7 @@ from ludus.envs.kuka import task as kuka
 from ludus.envs.kuka.kinematics import joints_for
 from ludus.envs.kuka.scripted import scripted_action
 from ludus.envs.kuka.task import CUBE_HALF, CUBE_ON_PAD, FINGER_OPEN, HOME, KukaConfig, KukaPickPlace
-from ludus.envs.sim_task import ALL_ROWS
+from ludus.envs.mujoco.task import ALL_ROWS
 from ludus.envs.vec import Step
 
 OPEN, CLOSE = 1.0, -1.0

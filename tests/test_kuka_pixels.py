@@ -11,10 +11,10 @@ import ludus
 from ludus.envs import make_vec_env
 from ludus.envs.kuka.pixels import CAMERAS, KukaPixels
 from ludus.envs.kuka.task import KukaConfig, KukaPickPlace
-from ludus.envs.sim import _warp_installed
+from ludus.envs.mujoco.simulator import _warp_installed
 from ludus.errors import DataError
-from ludus.logging.console import Console
 from ludus.presets import find_preset
+from ludus.show.console import Console
 from test_masks import Stop
 from test_resume import assert_same_run
 

@@ -12,8 +12,8 @@ import torch
 from gymnasium import spaces
 
 import ludus
-from ludus.logging.console import Console
 from ludus.runs import evaluate_run
+from ludus.show.console import Console
 
 
 # Tasks whose best return is known -------------------------------------------------------------------

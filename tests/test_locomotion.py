@@ -13,11 +13,11 @@ from torch import Tensor
 
 import ludus
 from ludus.envs.locomotion import TASKS, LocomotionConfig, LocomotionTask, make_locomotion
-from ludus.envs.sim import CpuSimulator
-from ludus.envs.sim_task import ALL_ROWS, Score
+from ludus.envs.mujoco.simulator import CpuSimulator
+from ludus.envs.mujoco.task import ALL_ROWS, Score
 from ludus.envs.vec import Step
 from ludus.errors import ConfigError
-from ludus.logging.console import Console
+from ludus.show.console import Console
 
 GYMNASIUM = {
     "half-cheetah": "HalfCheetah-v5",

@@ -23,14 +23,14 @@ from rich.console import Console as RichConsole
 
 import warm_python
 from ludus.errors import ConfigError, LudusError
-from ludus.logging import text
-from ludus.logging.console import Console
-from ludus.logging.dashboard import Dashboard
-from ludus.logging.jsonl import JsonlSink, read_metrics, truncate_to
-from ludus.logging.run_state import Course, Level, RunState, quality
-from ludus.logging.sinks import Tee
-from ludus.logging.tensorboard import TensorBoardSink
-from ludus.logging.wandb import WandbSink
+from ludus.show import text
+from ludus.show.console import Console
+from ludus.show.dashboard import Dashboard
+from ludus.show.jsonl import JsonlSink, read_metrics, truncate_to
+from ludus.show.run_state import Course, Level, RunState, quality
+from ludus.show.sinks import Tee
+from ludus.show.tensorboard import TensorBoardSink
+from ludus.show.wandb import WandbSink
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOUR = re.compile(r"\x1b\[[0-9;]*[34]\dm")
@@ -124,7 +124,7 @@ def test_a_full_disk_raises_a_sentence_and_leaves_whole_rows(tmp_path: Path) -> 
     script = """
         import resource, signal, sys
         from ludus.errors import LudusError
-        from ludus.logging.jsonl import JsonlSink
+        from ludus.show.jsonl import JsonlSink
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         sink = JsonlSink(sys.argv[1])
@@ -331,7 +331,7 @@ def test_only_columns_whose_metric_exists_are_shown() -> None:
 
 
 def test_a_long_cycle_shows_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ludus.logging.plain._HEARTBEAT_S", -1.0)
+    monkeypatch.setattr("ludus.show.plain._HEARTBEAT_S", -1.0)
     stream = io.StringIO()
     console = Console(stream=stream)
     console.start(1000)
@@ -348,7 +348,7 @@ def test_quiet_shows_warnings_only() -> None:
 def test_training_outlives_a_closed_pipe() -> None:
     script = """
         import sys
-        from ludus.logging.console import Console
+        from ludus.show.console import Console
         console = Console()
         console.start(10)
         for step in range(10):
@@ -443,7 +443,7 @@ def _in_a_terminal(tmp_path: Path, **environment: str) -> str:
         textwrap.dedent(
             f"""
             import time
-            from ludus.logging.console import Console
+            from ludus.show.console import Console
             with Console() as console:
                 console.plan("kuka-pick-place", ["PPO"])
                 console.start(1000)
@@ -759,7 +759,7 @@ def test_iterations_are_printed_now_and_then_and_the_last_before_its_cycle(
 ) -> None:
     console, stream = _reward_console()
     clock = [100.0]
-    monkeypatch.setattr("ludus.logging.plain.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("ludus.show.plain.time.monotonic", lambda: clock[0])
     for i in range(50):
         clock[0] += 0.1
         console.iteration(f"iteration {i}")
@@ -773,7 +773,7 @@ def test_iterations_are_printed_now_and_then_and_the_last_before_its_cycle(
 
 
 def test_a_sign_of_life_says_where_the_loops_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ludus.logging.plain._HEARTBEAT_S", -1.0)
+    monkeypatch.setattr("ludus.show.plain._HEARTBEAT_S", -1.0)
     console, stream = _reward_console()
     console.levels(LEVELS)
     console.progress(250)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import catch_env
 import ludus
-from ludus.algorithms.ppo_loss import Batch, loss_gradient
+from ludus.algorithms.ppo.loss import Batch, loss_gradient
 from ludus.envs.check import check_env
-from ludus.envs.gym import GymConfig, make_gym
+from ludus.envs.gym.env import GymConfig, make_gym
 from ludus.envs.row_space import MASK, ActionRow, RowSpace, choice_slices
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, EnvError, LudusError
@@ -223,7 +223,7 @@ def test_a_mask_of_another_size_is_said() -> None:
 
 
 def test_a_mask_of_continuous_actions_is_refused() -> None:
-    from ludus.envs.gym_spaces import adapt_spaces
+    from ludus.envs.gym.spaces import adapt_spaces
 
     obs = spaces.Dict({"x": spaces.Box(-1, 1, (3,)), MASK: spaces.MultiBinary(2)})
     with pytest.raises(ConfigError, match="only choices can be masked"):
@@ -358,7 +358,7 @@ def test_a_mask_may_be_missing_after_the_last_step_but_not_before(monkeypatch: p
 def test_the_policy_of_a_row_with_another_order_is_refused() -> None:
     """Rows of Dicts with a mask had it in another place before masks were heeded."""
     from ludus.errors import CheckpointError
-    from ludus.training.checkpoint import refuse_misfit
+    from ludus.policies.fit import refuse_misfit
 
     env = catch(2, see="state", masks="info")
     old = ActorCritic(spaces.Box(-1, 1, env.obs_space.shape), env.action_space, PolicyConfig())

@@ -7,27 +7,29 @@ import sys
 import pytest
 import torch
 
+from ludus.algorithms.on_policy.ram import plan_memory
+from ludus.algorithms.registry import make_job
 from ludus.buffers.segments import SegmentSchedule
-from ludus.config import apply_overrides
 from ludus.errors import ConfigError
-from ludus.policies.making import make_actor_critic
+from ludus.policies.factory import make_actor_critic
 from ludus.presets import find_preset
 from ludus.runs import make_env
-from ludus.training.loop import make_job
-from ludus.training.memory import plan_memory, refuse_what_cannot_fit, size
+from ludus.settings import apply_overrides
+from ludus.training.ram import refuse_what_cannot_fit, size
 
 # In a process of its own, whose largest size tells what a rollout and an update took.
 SCRIPT = """
 import ctypes, gc, sys, json
 import psutil, torch
-from ludus.algorithms.ppo import PPO
-from ludus.config import apply_overrides, make_schedule
+from ludus.algorithms.ppo.update import PPO
+from ludus.settings import apply_overrides
+from ludus.algorithms.on_policy.config import make_schedule
 from ludus.envs import make_groups
-from ludus.policies.making import make_actor_critic
+from ludus.policies.factory import make_actor_critic
 from ludus.presets import find_preset
-from ludus.training.collector import Collector
-from ludus.training.loop import make_job
-from ludus.training.memory import plan_memory
+from ludus.algorithms.on_policy.collector import Collector
+from ludus.algorithms.registry import make_job
+from ludus.algorithms.on_policy.ram import plan_memory
 
 torch.set_num_threads(1)
 config = apply_overrides(find_preset("forage").config, json.loads(sys.argv[1]))

@@ -12,16 +12,16 @@ from torch import Tensor
 
 import ludus
 from ludus.config import TrainConfig
-from ludus.envs import gym_workers
-from ludus.envs.gym import GymConfig, find_spec, make_gym
-from ludus.envs.gym_make import GymRecipe
-from ludus.envs.gym_workers import MAX_HANGS, MAX_RESTARTS, GymWorkersVecEnv
-from ludus.envs.pettingzoo import PettingZooConfig, make_pettingzoo
+from ludus.envs.gym import workers as gym_workers
+from ludus.envs.gym.env import GymConfig, find_spec, make_gym
+from ludus.envs.gym.make import GymRecipe
+from ludus.envs.gym.pettingzoo import PettingZooConfig, make_pettingzoo
+from ludus.envs.gym.workers import MAX_HANGS, MAX_RESTARTS, GymWorkersVecEnv
 from ludus.envs.vec import VecEnv
 from ludus.errors import EnvError, LudusError
-from ludus.logging.console import Console
-from ludus.policies.making import make_actor_critic
+from ludus.policies.factory import make_actor_critic
 from ludus.policies.policy import PolicyConfig
+from ludus.show.console import Console
 from ludus.training.evaluator import evaluate, limit_warnings
 
 pytest.importorskip("pettingzoo", reason="a part of the environments here is PettingZoo's")
@@ -211,7 +211,7 @@ def test_trust_19_an_environment_without_a_space_is_a_sentence(make: Make, name:
 
 
 def test_numbers_of_unusual_types_are_still_rewards_and_ends() -> None:
-    from ludus.envs.gym_block import EnvBlock
+    from ludus.envs.gym.block import EnvBlock
 
     env = make_gym(GymConfig(RUDE), 1)
     block: EnvBlock = env._block  # type: ignore[attr-defined]

@@ -11,18 +11,18 @@ import pytest
 import torch
 
 import ludus.envs.humanoid.catalogue as catalogue
-import ludus.envs.humanoid.following as following
+import ludus.envs.humanoid.motor_bandwidth as following
 import warm_python
+from ludus.commands.motions import motions
 from ludus.envs.humanoid.body import BODIES, JOINTS, load_body
 from ludus.envs.humanoid.catalogue import find_clips, known_clips
 from ludus.envs.humanoid.checks import check_motion
 from ludus.envs.humanoid.clip import Clip, load_clip, save_clip
-from ludus.envs.humanoid.following import PHASES, follow
 from ludus.envs.humanoid.importing.floor import put_on_floor
 from ludus.envs.humanoid.motions import MotionLibrary
+from ludus.envs.humanoid.motor_bandwidth import PHASES, follow
 from ludus.envs.humanoid.task import DT, MOTOR_LAG, SUBSTEPS
 from ludus.errors import ConfigError, DataError
-from ludus.motion_commands import motions
 from motion_files import CMU_SKELETON, DEEPMIMIC, SHARED, needs_shared, write_bvh
 
 FRAMES = 121

@@ -15,11 +15,11 @@ import ludus
 import warm_python
 from ludus.errors import ConfigError, LudusError, TrustError
 from ludus.export import export_onnx
-from ludus.logging.jsonl import read_metrics
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.policy import PolicyConfig
 from ludus.policies.taped import make_taped
 from ludus.runs import evaluate_run
+from ludus.show.jsonl import read_metrics
 from network_modules import Drops, Flat, Layers, Remembers, Shared, not_a_module
 from test_resume import assert_same_run
 from test_sanity import MEMORY, reached

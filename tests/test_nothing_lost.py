@@ -21,10 +21,11 @@ from safetensors.torch import load_file
 import ludus
 from ludus import files
 from ludus.errors import CheckpointError, ConfigError
-from ludus.logging.batch_log import BatchLog
-from ludus.logging.console import Console
-from ludus.logging.jsonl import JsonlSink, read_metrics
-from ludus.runs import evaluate_run, load
+from ludus.runs import evaluate_run
+from ludus.saved_run import load
+from ludus.show.batch_log import BatchLog
+from ludus.show.console import Console
+from ludus.show.jsonl import JsonlSink, read_metrics
 from ludus.training import checkpoint
 from ludus.training.checkpoint import best_checkpoint
 from ludus.training.loop import MAX_UNSAVED, Trainer
@@ -246,7 +247,7 @@ def test_trust_09_a_row_of_metrics_is_kept_until_it_can_be_written(
     monkeypatch.setattr(files.time, "sleep", lambda seconds: None)
     sink = JsonlSink(tmp_path / "metrics.jsonl")
     with monkeypatch.context() as broken:
-        broken.setattr("ludus.logging.jsonl.write_all", _fail)
+        broken.setattr("ludus.show.jsonl.write_all", _fail)
         sink.write(1, {"a": 1.0})
         with pytest.raises(CheckpointError):
             sink.flush()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from ludus.envs.gym import GymConfig, make_gym
+from ludus.envs.gym.env import GymConfig, make_gym
 from ludus.envs.row_space import RowSpace
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.policy import PolicyConfig

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ludus.algorithms.ppo import PPO, PPOConfig
-from ludus.algorithms.ppo_loss import Batch
+from ludus.algorithms.ppo.config import PPOConfig
+from ludus.algorithms.ppo.loss import Batch
+from ludus.algorithms.ppo.update import PPO
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.heads import GaussianHead, make_stochastic_head
 from ludus.policies.policy import PolicyConfig

@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from ludus.algorithms.advantage import generalized_advantage, next_values
+from ludus.algorithms.on_policy.advantage import generalized_advantage, next_values
+from ludus.algorithms.on_policy.return_scale import ReturnScale
+from ludus.algorithms.on_policy.update_data import prioritized
 from ludus.algorithms.optimizer import FlatAdam
-from ludus.algorithms.ppo import PPO, PPOConfig
-from ludus.algorithms.ppo_loss import Batch
-from ludus.algorithms.return_scale import ReturnScale
-from ludus.algorithms.update_data import prioritized
+from ludus.algorithms.ppo.config import PPOConfig
+from ludus.algorithms.ppo.loss import Batch
+from ludus.algorithms.ppo.update import PPO
 from ludus.buffers.segments import SegmentBuffer, Segments, SegmentSchedule
 from ludus.errors import ConfigError
 from ludus.policies.actor_critic import ActorCritic

@@ -13,7 +13,7 @@ from ludus.policies.heads import CategoricalHead
 
 pytest.importorskip("triton", reason="Triton is not installed")
 from conftest import ON_GPU
-from ludus.algorithms import ppo_triton
+from ludus.algorithms.ppo import loss_triton as ppo_triton
 
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 # What the interpreter's numpy says of broken numbers.

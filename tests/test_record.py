@@ -9,15 +9,15 @@ import pytest
 import torch
 
 import ludus
+import ludus.recording as recordings
 import warm_python
 from ludus.data import DataConfig, Episode, read_episodes, scan
-from ludus.data import recording as recordings
-from ludus.data.behaviour import NEVER, Behaviour
-from ludus.data.recording import LANGUAGE, RecordConfig, axis_angle, record
 from ludus.data.writing import LiberoWriter
+from ludus.envs.kuka.behaviour import NEVER, Behaviour
 from ludus.envs.kuka.task import CUBE_ON_PAD, KukaConfig, KukaPickPlace
 from ludus.errors import ConfigError, DataError
-from ludus.logging.console import Console
+from ludus.recording import LANGUAGE, RecordConfig, axis_angle, record
+from ludus.show.console import Console
 
 EPISODES = 24
 

@@ -10,14 +10,15 @@ import torch
 
 import ludus
 from conftest import Recordings
-from ludus.algorithms.replay_learner import ReplayLearner
+from ludus.algorithms.replay.config import ReplayTrainConfig
+from ludus.algorithms.replay.job import make_learner, make_policy
+from ludus.algorithms.replay.learner import ReplayLearner
 from ludus.buffers.episodes import EpisodeStore
-from ludus.config import apply_overrides
-from ludus.logging.console import Console
-from ludus.logging.jsonl import read_metrics
 from ludus.presets import find_preset
+from ludus.settings import apply_overrides
+from ludus.show.console import Console
+from ludus.show.jsonl import read_metrics
 from ludus.training.loop import Trainer
-from ludus.training.replay_job import make_learner, make_policy
 
 pytestmark = pytest.mark.gpu
 
@@ -42,7 +43,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 def learner_of(case: str, cuda_graphs: bool, device: str) -> ReplayLearner:
     settings = {**SMALL, **CASES[case], "cuda_graphs": cuda_graphs, "device": device}
-    config = apply_overrides(find_preset("rrd-mujoco").config, settings)
+    config = apply_overrides(find_preset("rrd-mujoco", str(settings.pop("algo", ""))).config, settings)
+    assert isinstance(config, ReplayTrainConfig)
     discrete = case == "dqn"
     action_space: Any = gym.spaces.Discrete(3) if discrete else gym.spaces.Box(-1.0, 1.0, (2,))
     policy = make_policy(config, gym.spaces.Box(-np.inf, np.inf, (5,)), action_space, torch.device(device))

@@ -18,24 +18,32 @@ from torch import Tensor, nn
 import catch_env
 import dot_env
 import ludus
-from ludus.algorithms.agents import DQN, SAC, TD3, Agent, Batch, make_agent
-from ludus.algorithms.replay_config import DQNConfig, ReplayConfig, SACConfig, TD3Config
-from ludus.algorithms.replay_learner import ReplayLearner
-from ludus.algorithms.rrd import RewardConfig
+from ludus.algorithms.replay.agents import DQN, SAC, TD3, Agent, Batch, make_agent
+from ludus.algorithms.replay.collector import ReplayCollector
+from ludus.algorithms.replay.config import (
+    DQNTrainConfig,
+    ReplayConfig,
+    ReplayTrainConfig,
+    SACConfig,
+    SACTrainConfig,
+    TD3Config,
+    TD3TrainConfig,
+)
+from ludus.algorithms.replay.job import obs_field
+from ludus.algorithms.replay.learner import ReplayLearner
+from ludus.algorithms.reward.config import RewardConfig
 from ludus.buffers.episodes import EpisodeStore
 from ludus.data import DataConfig, read_episodes
-from ludus.envs.gym import GymConfig, make_gym
+from ludus.envs.gym.env import GymConfig, make_gym
 from ludus.envs.row_space import RowSpace
 from ludus.envs.vec import VecEnv
 from ludus.errors import CheckpointError, ConfigError, TrustError
 from ludus.export import export_onnx
-from ludus.policies.making import make_replay_policy, policy_from
+from ludus.policies.factory import make_replay_policy, policy_from
 from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.policies.vision import draw_shifts, shift_observations, usual_shift
 from ludus.presets import find_preset
-from ludus.training.replay_collector import ReplayCollector
-from ludus.training.replay_job import obs_field
 from test_agents import Net, generator, learn, normal_sample
 from test_images import BOTH, IMAGE, some_rows
 from test_masks import CATCH, assert_resumes_exactly
@@ -105,8 +113,13 @@ def agent_of(kind: str, space: Any, settings: dict[str, Any]) -> Any:
     small: dict[str, Any] = {"hidden": (8,), "activation": "tanh", "image_features": 16, "normalize_obs": False}
     actions = spaces.Discrete(3) if kind == "dqn" else ACTIONS
     policy = make_replay_policy(kind, space, actions, PolicyConfig(**small | settings), 1)
-    config = ReplayConfig(learning_rate=1e-3, polyak=0.9, train_target=2)
-    return make_agent(policy, config, SACConfig(alpha=0.3), TD3Config(target_noise=0.4), DQNConfig(), 2)
+    paced = ReplayConfig(learning_rate=1e-3, polyak=0.9, train_target=2)
+    configs: dict[str, ReplayTrainConfig] = {
+        "sac": SACTrainConfig(replay=paced, sac=SACConfig(alpha=0.3)),
+        "td3": TD3TrainConfig(replay=paced, td3=TD3Config(target_noise=0.4)),
+        "dqn": DQNTrainConfig(replay=paced),
+    }
+    return make_agent(policy, configs[kind], 2)
 
 
 def batch_for(agent: Agent, seed: int, n: int = 6) -> Batch:

@@ -21,10 +21,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import ludus
 from ludus.buffers.episodes import EpisodeStore
-from ludus.data.recording import RecordConfig, record
-from ludus.logging.console import Console
-from ludus.policies.making import make_replay_policy
+from ludus.policies.factory import make_replay_policy
 from ludus.policies.policy import PolicyConfig
+from ludus.recording import RecordConfig, record
+from ludus.show.console import Console
 from ludus.training import checkpoint as checkpoints
 from ludus.training.checkpoint import checkpoints_in, newest_intact
 from ludus.training.loop import Trainer

@@ -22,13 +22,13 @@ import numpy as np
 import pytest
 
 from ludus.errors import LudusError
-from ludus.logging import replay as replay_module
-from ludus.logging.charts import Chart, Series, chart_html, round_ticks
-from ludus.logging.jsonl import JsonlSink
-from ludus.logging.replay import Replay, frames_html, replay_html
-from ludus.logging.report import write_report
-from ludus.logging.reward_page import MAX_TRACES, RewardTrace, reward_section
-from ludus.logging.viewer import play
+from ludus.show import playback as replay_module
+from ludus.show.charts import Chart, Series, chart_html, round_ticks
+from ludus.show.jsonl import JsonlSink
+from ludus.show.playback import Replay, frames_html, replay_html
+from ludus.show.report import write_report
+from ludus.show.reward_page import MAX_TRACES, RewardTrace, reward_section
+from ludus.show.viewer import play
 
 ANT = Path(gymnasium.__file__).parent / "envs/mujoco/assets/ant.xml"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -23,16 +23,16 @@ from torch import Tensor
 
 import ludus
 import warm_python
-from ludus.algorithms.ppo import PPO
+from ludus.algorithms.on_policy.collector import Collector
+from ludus.algorithms.ppo.update import PPO
 from ludus.buffers.segments import Segments
 from ludus.errors import ConfigError, EnvError
-from ludus.logging.console import Console
-from ludus.logging.jsonl import read_metrics
 from ludus.policies.actor_critic import ActorCritic
+from ludus.show.console import Console
+from ludus.show.jsonl import read_metrics
 from ludus.training import checkpoint as checkpoints
 from ludus.training import loop
 from ludus.training.checkpoint import checkpoints_in, newest_intact, problem_of
-from ludus.training.collector import Collector
 from ludus.training.loop import Trainer
 from warm_python import Completed, Program, python_command
 from warm_python import ludus_command as command

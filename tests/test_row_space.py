@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from ludus.envs.gym_spaces import adapt_spaces
+from ludus.envs.gym.spaces import adapt_spaces
 from ludus.envs.random_actions import made_valid, random_actions
 from ludus.envs.row_space import MASK, ActionRow, RowSpace, choice_slices, is_image
 from ludus.errors import ConfigError, LudusError

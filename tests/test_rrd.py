@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from conftest import Recordings
-from ludus.algorithms.reward_metrics import (
+from ludus.algorithms.reward.config import RewardConfig, check_reward_config
+from ludus.algorithms.reward.metrics import (
     EpisodeRecord,
     RewardReport,
     auc,
@@ -22,11 +23,9 @@ from ludus.algorithms.reward_metrics import (
     r_squared,
     rank_correlation,
 )
-from ludus.algorithms.rrd import (
+from ludus.algorithms.reward.rrd import (
     TERMS,
-    RewardConfig,
     RewardLearner,
-    check_reward_config,
     ircr_reward,
     make_reward_model,
     return_scale,

@@ -16,9 +16,9 @@ import pytest
 import ludus
 import warm_python
 from ludus.errors import CheckpointError, ConfigError
-from ludus.logging.console import Console
-from ludus.logging.jsonl import read_metrics
 from ludus.runs import measure_run, write_run_report
+from ludus.show.console import Console
+from ludus.show.jsonl import read_metrics
 from ludus.training import run_lock as module
 from ludus.training.loop import Trainer
 from ludus.training.run_lock import run_lock

@@ -17,8 +17,8 @@ import ludus
 import sanity_envs
 from ludus.buffers.segments import SegmentBuffer, Segments
 from ludus.envs.check import check_env
-from ludus.logging.console import Console
 from ludus.runs import evaluate_run
+from ludus.show.console import Console
 
 PLAIN = {
     "env.num_envs": 64,

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from ludus.envs import gym_block
-from ludus.envs.gym import GymConfig, GymVecEnv, make_gym
-from ludus.envs.gym_state import restore, snapshot
-from ludus.envs.mujoco_state import read_data, read_model, write_data, write_model
+from ludus.envs.gym import block as gym_block
+from ludus.envs.gym.env import GymConfig, GymVecEnv, make_gym
+from ludus.envs.gym.mujoco_state import read_data, read_model, write_data, write_model
+from ludus.envs.gym.state import restore, snapshot
+from ludus.envs.mujoco.simulator import CpuSimulator
 from ludus.envs.random_state import refuse_wild_generator
-from ludus.envs.sim import CpuSimulator
 from ludus.envs.vec import State, restore_generator
 from ludus.errors import CheckpointError
 

@@ -8,14 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ludus.algorithms.ppo import PPO, PPOConfig
-from ludus.algorithms.ppo_loss import Batch
+from ludus.algorithms.on_policy.collector import Collector
+from ludus.algorithms.ppo.config import PPOConfig
+from ludus.algorithms.ppo.loss import Batch
+from ludus.algorithms.ppo.update import PPO
 from ludus.buffers.segments import SegmentBuffer, SegmentSchedule
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.lstm import LSTM
 from ludus.policies.policy import PolicyConfig
-from ludus.training.collector import Collector
 
 shapes = st.tuples(st.integers(1, 40), st.integers(1, 50), st.integers(1, 9))
 

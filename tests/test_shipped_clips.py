@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from ludus.envs.humanoid.authoring import LICENCE, SOURCE, author_clips, clips_folder
-from ludus.envs.humanoid.balance import qpos_of_clip, sole_corners, support_margin
+from authoring import LICENCE, SOURCE, author_clips
+from balance import sole_corners, support_margin
 from ludus.envs.humanoid.body import JOINTS, body_model
+from ludus.envs.humanoid.catalogue import shipped_folder
 from ludus.envs.humanoid.checks import check_motion
 from ludus.envs.humanoid.clip import Clip, load_clip
 from ludus.envs.humanoid.kinematics import forward_kinematics, lowest_points
@@ -20,7 +21,7 @@ every_clip = pytest.mark.parametrize("name", NAMES)
 
 
 def _shipped(name: str) -> Clip:
-    return load_clip(clips_folder() / f"{name}.npz")
+    return load_clip(shipped_folder() / f"{name}.npz")
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +30,13 @@ def authored() -> dict[str, Clip]:
 
 
 def test_folder_holds_the_authored_clips_and_no_others(authored: dict[str, Clip]) -> None:
-    assert sorted(path.stem for path in clips_folder().glob("*")) == sorted(authored) == sorted(NAMES)
+    assert sorted(path.stem for path in shipped_folder().glob("*")) == sorted(authored) == sorted(NAMES)
 
 
 @every_clip
 def test_clip_is_what_its_equations_make(name: str, authored: dict[str, Clip]) -> None:
     shipped, made = _shipped(name), authored[name]
-    np.testing.assert_allclose(qpos_of_clip(shipped), qpos_of_clip(made), atol=1e-4)
+    np.testing.assert_allclose(shipped.qpos, made.qpos, atol=1e-4)
     assert (shipped.fps, shipped.loop) == (60, name in LOOPS) == (made.fps, made.loop)
     assert (shipped.source, shipped.licence) == (SOURCE, LICENCE)
 
@@ -56,7 +57,7 @@ def test_joints_stay_inside_their_limits_and_move_smoothly(name: str) -> None:
 
 @every_clip
 def test_body_is_on_the_floor_and_not_in_it(name: str) -> None:
-    pose = torch.as_tensor(qpos_of_clip(_shipped(name)))
+    pose = torch.as_tensor(_shipped(name).qpos)
     places, turns = forward_kinematics(pose[:, :3], pose[:, 3:7], pose[:, 7:])
     lowest = lowest_points(places, turns).min(dim=1).values
     assert lowest.min() > -0.002
@@ -66,7 +67,7 @@ def test_body_is_on_the_floor_and_not_in_it(name: str) -> None:
 @every_clip
 def test_what_stands_does_not_slide(name: str) -> None:
     """A corner of a sole that lies on the floor in two frames is in the same place in both."""
-    corners = sole_corners(qpos_of_clip(_shipped(name)))
+    corners = sole_corners(_shipped(name).qpos)
     stands = corners[:, :, 2] < 0.0005
     moves = np.linalg.norm(np.diff(corners[:, :, :2], axis=0), axis=2)
     slides = moves[stands[1:] & stands[:-1]]
@@ -78,7 +79,7 @@ def test_what_stands_does_not_slide(name: str) -> None:
 def test_seam_closes(name: str) -> None:
     """The last pose is the first one elsewhere on the floor, and the motion goes on at the same speed."""
     clip = _shipped(name)
-    qpos = qpos_of_clip(clip)
+    qpos = clip.qpos
     again, onward = (qpos_at(clip, clip.duration + frame / clip.fps) for frame in (0, 1))
     np.testing.assert_allclose(qpos[-1, 7:], qpos[0, 7:], atol=1e-5)
     np.testing.assert_allclose(again, qpos[-1], atol=1e-5)

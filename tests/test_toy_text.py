@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import ludus
-from ludus.logging.console import Console
 from ludus.presets import find_preset
 from ludus.runs import evaluate_run
+from ludus.show.console import Console
 
 QUIET = {"log.report": False, "log.tensorboard": False, "seed": 0}
 

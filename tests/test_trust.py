@@ -22,8 +22,8 @@ import ludus
 from ludus import cli, trust
 from ludus.errors import CheckpointError, ConfigError, LudusError, TrustError
 from ludus.files import read_json
-from ludus.logging.console import Console
 from ludus.runs import evaluate_run, write_run_report
+from ludus.show.console import Console
 from ludus.training.checkpoint import load_policy
 
 SMALL: dict[str, Any] = {
@@ -177,7 +177,7 @@ def test_trust_01_a_configuration_file_may_name_what_the_command_line_names(
         ("subprocess:call", "a part of Python"),
         ("builtins:eval", "a part of Python"),
         ("torch:load", "defined in the package that is named|could not be made|cannot be called"),
-        ("ludus.config:load_config", "cannot be called"),
+        ("ludus.settings:load_config", "cannot be called"),
         ("gymnasium:Env", "not derived from VecEnv"),
         ("factories_of_strangers:rmtree", "is a function of 'shutil'"),
         ("factories_of_strangers:later", "is a function of 'os'|builtin_function_or_method"),
@@ -208,6 +208,26 @@ def test_trust_02_a_module_beside_a_strangers_run_is_not_imported(run: Path, cal
     assert not (Path.cwd() / f"{own_module}.imported").exists()
     assert call("eval", run, "--episodes", 1, "--trust").code == 0
     assert (Path.cwd() / f"{own_module}.imported").exists()
+
+
+@pytest.mark.parametrize("verb", ["eval", "resume", "play", "report", "export", "label", "train"])
+def test_trust_02_an_algorithm_that_a_run_names_is_not_imported(
+    run: Path, call: Call, own_module: str, verb: str, tmp_path: Path
+) -> None:
+    """Nor one that a configuration file names, before the user says so."""
+    values = yaml.safe_load((run / "config.yaml").read_text()) | {"algo": f"{own_module}:ALGORITHM"}
+    (run / "config.yaml").write_text(yaml.safe_dump(values))
+    for checkpoint in (run / "checkpoints").glob("step_*"):
+        rewrite(checkpoint, "policy.json", lambda described: described | {"kind": f"{own_module}:ALGORITHM"})
+    arguments: dict[str, list[Any]] = {
+        "export": [run, tmp_path / "x.onnx"],
+        "label": [run / "config.yaml", "--run", run],
+    }
+    arguments["train"] = ["gym:CartPole-v1", "--config", run / "config.yaml"]
+    said = call(verb, *arguments.get(verb, [run]))
+    assert said.code == 2 or verb == "report"  # whose curves need no policy
+    assert f"would import the module '{own_module}'" in said.err or verb == "label"
+    assert not Path(f"{own_module}.imported").exists()
 
 
 def own_run(own_module: str, folder: Path) -> Path:

@@ -17,10 +17,10 @@ from ludus.envs import HumanoidConfig, KukaConfig, LocomotionConfig, make_vec_en
 from ludus.envs.kuka.task import SUBSTEPS, scene_path
 from ludus.envs.locomotion.gymnasium_sim import GymnasiumSimulator
 from ludus.envs.locomotion.task import TASKS, load_model
-from ludus.envs.sim import CpuSimulator, Derived, Simulator, lacks_warp, make_simulator, wants_warp
-from ludus.envs.sim_task import SimTask
+from ludus.envs.mujoco.simulator import CpuSimulator, Simulator, lacks_warp, make_simulator, wants_warp
+from ludus.envs.mujoco.task import SimTask
+from ludus.envs.mujoco.warp import Derived, WarpSimulator
 from ludus.envs.vec import env_faults
-from ludus.envs.warp_sim import WarpSimulator
 from ludus.errors import ConfigError
 
 warp.config.optimization_level = 0  # on the CPU, where kernels take longer to compile than to run

@@ -6,14 +6,16 @@ import torch
 from torch import Tensor
 
 from conftest import ON_GPU, Recordings
-from ludus.config import apply_overrides, make_schedule
+from ludus.algorithms.on_policy.collector import Collector
+from ludus.algorithms.on_policy.config import make_schedule
+from ludus.algorithms.ppo.config import PPOTrainConfig
 from ludus.envs import KukaConfig, make_vec_env
 from ludus.envs.locomotion.task import TASKS, load_model
-from ludus.envs.sim_task import SimTask
+from ludus.envs.mujoco.task import SimTask
 from ludus.graphs import Graphed
-from ludus.policies.making import make_actor_critic
+from ludus.policies.factory import make_actor_critic
 from ludus.presets import find_preset
-from ludus.training.collector import Collector
+from ludus.settings import apply_overrides
 
 pytest.importorskip("mujoco_warp", reason="MuJoCo Warp is not installed: pip install 'ludus[gpu]'")
 pytestmark = pytest.mark.gpu
@@ -50,7 +52,7 @@ def kuka(device: torch.device, max_steps: int) -> SimTask:
 
 
 def test_a_recorded_step_is_one_made_call_by_call(device: torch.device, recordings: Recordings) -> None:
-    from ludus.envs.warp_sim import WarpSimulator
+    from ludus.envs.mujoco.warp import WarpSimulator
 
     results: list[Tensor] = []
     for enabled in (True, False):
@@ -74,8 +76,8 @@ def test_a_recorded_step_is_one_made_call_by_call(device: torch.device, recordin
 
 
 def test_the_gpu_simulates_as_the_threads_do(device: torch.device) -> None:
-    from ludus.envs.sim import CpuSimulator
-    from ludus.envs.warp_sim import WarpSimulator
+    from ludus.envs.mujoco.simulator import CpuSimulator
+    from ludus.envs.mujoco.warp import WarpSimulator
 
     model = hopper()
     sim, other = WarpSimulator(model, SIMS, 2, device, "positions"), CpuSimulator(model, SIMS, 2, threads=4)
@@ -127,6 +129,7 @@ def collect(device: torch.device, cuda_graphs: bool, rollouts: int) -> list[dict
     config = apply_overrides(find_preset("kuka-pick-place").config, changes)
     env = make_vec_env(config.env, SIMS, device=device)
     policy = make_actor_critic(env, config.policy, seed=2).to(device)
+    assert isinstance(config, PPOTrainConfig)
     schedule = make_schedule(config, SIMS)
     collector = Collector([env], policy, schedule, 0.99, seed=1, cuda_graphs=cuda_graphs)
     recorded = []
@@ -168,6 +171,7 @@ def test_recorded_rollouts_start_where_an_evaluation_failed(device: torch.device
     env = make_vec_env(config.env, 512, device=device)
     assert isinstance(env, SimTask)
     policy = make_actor_critic(env, config.policy, seed=2).to(device)
+    assert isinstance(config, PPOTrainConfig)
     collector = Collector([env], policy, make_schedule(config, 512), 0.97, seed=1, cuda_graphs=True)
     shares = []
     for rollout in range(8):

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 import ludus
-from ludus.envs.sim_task import SimTask
+from ludus.envs.mujoco.task import SimTask
 
 SIZE = (480, 360)
 MOMENTS = (0.0, 0.4, 0.7, 1.0)  # of the episode: reach, grasp, carry, placed

@@ -15,7 +15,7 @@ from ludus.envs.row_space import ONLY_PART, Part
 from ludus.errors import ConfigError, LudusError
 from ludus.files import temporary_beside
 from ludus.policies.policy import Policy
-from ludus.runs import load
+from ludus.saved_run import load
 
 TOLERANCE = 1e-4
 

@@ -5,14 +5,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ludus.envs.humanoid.balance import qpos_of_clip
 from ludus.envs.humanoid.body import load_body
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.rotations import multiply, rotate
 from ludus.envs.humanoid.seam import cycle_later
 from ludus.errors import LudusError
-from ludus.logging import replay as replays
-from ludus.logging import viewer
+from ludus.show import playback as replays
+from ludus.show import viewer
 
 _FRAME_RATE = 30  # pictures a second are enough for the eye, and keep a page small
 _SHOWN_S = 4.0  # a looping clip is shown again until about this long
@@ -50,7 +49,7 @@ def qpos_at(clip: Clip, time: float) -> np.ndarray:
     """[35] the pose nearest to a time; a looping clip goes on from where its last round ended."""
     frame = round(time * clip.fps)
     if not clip.loop:
-        return qpos_of_clip(clip)[min(frame, clip.frames - 1)]
+        return clip.qpos[min(frame, clip.frames - 1)]
     cycles, frame = divmod(frame, clip.frames - 1)
     turn, shift = cycle_later(clip, cycles)
     position, rotation = torch.as_tensor(clip.root_pos[frame]), torch.as_tensor(clip.root_quat[frame])

@@ -49,6 +49,13 @@ LAYERS = Range(1, WIDEST_LAYER, longest=MOST_LAYERS)
 SHARE = Range(0, 1)
 
 
+@typing.runtime_checkable
+class Checked(typing.Protocol):
+    """A section that has more to say about its values than a range of each."""
+
+    def check_values(self, path: str) -> None: ...
+
+
 def check_fields(config: Any, path: str = "") -> None:
     """One sentence where a field, also of a section, is not of its type, none of its choices or out of range."""
     for name, hint in _hints(type(config)).items():  # type: ignore[arg-type]
@@ -58,6 +65,8 @@ def check_fields(config: Any, path: str = "") -> None:
         elif wrong := _problem(value, hint):
             flag = f"{path}{name}".replace("_", "-")
             raise ConfigError(f"--{flag} is {_told(value)}; {wrong}.")
+    if isinstance(config, Checked):
+        config.check_values(path)
 
 
 @functools.cache

@@ -8,19 +8,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ludus.algorithms.reward_metrics import RewardReport
-from ludus.config import TrainConfig
-from ludus.data.config import DataConfig
+from ludus.algorithms.replay.config import StoreTrainConfig
+from ludus.algorithms.replay.recorded import choose_held_out
+from ludus.algorithms.reward.metrics import RewardReport
 from ludus.data.episode import Episode, as_file_rows
 from ludus.data.files import data_files
 from ludus.data.reading import read_episodes, scan
 from ludus.data.writing import LEARNED_REWARD, check_target, copy_with_reward
 from ludus.errors import ConfigError
-from ludus.logging.reward_page import MAX_FRAMES, MAX_TRACES, RewardTrace
 from ludus.policies.reward import RewardModel
-from ludus.runs import from_best, run_config, run_folder
+from ludus.saved_run import from_best, run_config, run_folder
+from ludus.show.reward_page import MAX_FRAMES, MAX_TRACES, RewardTrace
 from ludus.training.checkpoint import load_reward
-from ludus.training.recorded import choose_held_out
 
 
 def judge(model: RewardModel, episode: Episode) -> dict[str, np.ndarray]:
@@ -48,7 +47,7 @@ def label(data: str, run: str | Path, out: str | Path | None = None, head: str =
         raise ConfigError(f"The reward of {folder} has no head {head!r}; it has {', '.join(model.names)}.")
     # All episodes, whichever the run was trained on, and whatever paid it.
     config = replace(
-        run_config(folder).data, path=str(files[0]), keys=tuple(model.obs), filter="", reward="rewards"
+        _config_of(folder).data, path=str(files[0]), keys=tuple(model.obs), filter="", reward="rewards"
     )
     said = {e.name: as_file_rows(e, judge(model, e)[head]) for e in read_episodes(config)}
     copy_with_reward(files[0], target, said, folder.resolve().name, label_key(head))
@@ -63,7 +62,7 @@ def label_key(head: str) -> str:
 def held_out_metrics(run: str | Path) -> dict[str, float]:
     """How good a run's best reward is on the episodes it was not trained on."""
     folder = run_folder(run)
-    model, config = load(folder), run_config(folder)
+    model, config = load(folder), _config_of(folder)
     episodes = list(_held_out(config))
     if not episodes:
         raise ConfigError(f"{folder} held no episode out (--data.held-out 0): there is nothing to measure it by.")
@@ -74,7 +73,7 @@ def held_out_metrics(run: str | Path) -> dict[str, float]:
 def reward_traces(run: str | Path) -> list[RewardTrace]:
     """The best reward of a run along some of its held-out episodes, half of them failures if there are as many."""
     folder = run_folder(run)
-    model, config = load(folder), run_config(folder)
+    model, config = load(folder), _config_of(folder)
     kinds: dict[bool | None, list[RewardTrace]] = defaultdict(list)
     for episode in _held_out(config):
         if len(kinds[episode.success]) < MAX_TRACES:
@@ -82,9 +81,16 @@ def reward_traces(run: str | Path) -> list[RewardTrace]:
     return [trace for traces in kinds.values() for trace in traces]
 
 
-def _held_out(config: TrainConfig) -> Iterator[Episode]:
+def _config_of(folder: Path) -> StoreTrainConfig:
+    config = run_config(folder)
+    if not isinstance(config, StoreTrainConfig):
+        raise ConfigError(f"{folder} is a run of {config.algo}, which learns no reward.")
+    return config
+
+
+def _held_out(config: StoreTrainConfig) -> Iterator[Episode]:
     """The same that the run held out."""
-    data: DataConfig = config.data
+    data = config.data
     held = choose_held_out(scan(data).episodes, data.held_out, config.seed)
     return (episode for episode in read_episodes(data) if (episode.file, episode.name) in held)
 

@@ -2,17 +2,15 @@
 
 import importlib.util
 import json
-import os
 import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium
 import mujoco
@@ -20,32 +18,29 @@ import numpy as np
 import torch
 import yaml
 
-from ludus.config import PlainDumper, TrainConfig, apply_overrides, check_values, load_config, to_dict
-from ludus.envs import HumanoidConfig, make_eval_env, make_vec_env, sees_by_warp
-from ludus.envs.humanoid.catalogue import whole_names
-from ludus.envs.humanoid.task import HumanoidTask
-from ludus.envs.humanoid.trials import act_as_trained, on_clips
+from ludus.algorithms.registry import Algorithm, learns_policy, make_job, register_algorithm
+from ludus.config import TrainConfig, to_dict
+from ludus.config_files import PlainDumper, read_table
+from ludus.envs import EnvConfig, display_of, make_vec_env, sees_by_warp
+from ludus.envs.abilities import tabulate
+from ludus.envs.mujoco.terms import TermSettings
+from ludus.envs.showing import make_shown_env, make_trial_env
 from ludus.envs.vec import VecEnv, derive_seed
-from ludus.errors import CheckpointError, ConfigError, LudusError, listable
+from ludus.errors import ConfigError, LudusError
 from ludus.files import is_temporary, persistently, read_json, write_whole
-from ludus.logging.clip_table import read_clip_table
-from ludus.logging.console import Console
-from ludus.logging.jsonl import JsonlSink, read_metrics, truncate_to
-from ludus.logging.reward_page import RewardTrace
-from ludus.logging.sinks import MetricSink, Tee
-from ludus.policies.making import find_network, name_of_network, refuse_network
-from ludus.policies.policy import MakeNetwork, Policy
+from ludus.policies.factory import name_of_network
+from ludus.policies.fit import refuse_misfit
+from ludus.policies.policy import MakeNetwork
 from ludus.presets import find_preset
+from ludus.saved_run import load, run_config, run_folder, trusted_config
+from ludus.settings import apply_overrides
+from ludus.show.console import Console
+from ludus.show.episode_table import ranked_kinds
+from ludus.show.jsonl import JsonlSink, read_metrics, truncate_to
+from ludus.show.reward_page import RewardTrace
+from ludus.show.sinks import MetricSink, Tee
 from ludus.training.callbacks import Callback
-from ludus.training.checkpoint import (
-    best_checkpoint,
-    checkpoints_in,
-    clear_leftovers,
-    load_policy,
-    newest_intact,
-    problem_of,
-    refuse_misfit,
-)
+from ludus.training.checkpoint import checkpoints_in, clear_leftovers, newest_intact
 from ludus.training.evaluator import Evaluation, evaluate
 from ludus.training.loop import Trainer
 from ludus.training.run_folder import (
@@ -54,13 +49,12 @@ from ludus.training.run_folder import (
     FINAL,
     point,
     pointed_by,
-    refuse_strange_files,
     taken_names,
 )
 from ludus.training.run_lock import run_lock
 from ludus.trust import MARK, is_mark, mark_as_ours, require_trust
+from ludus.version import __version__
 
-T = TypeVar("T")
 _FACTS = "run.json"
 _FACTS_BYTES = 1_000_000
 
@@ -87,8 +81,10 @@ def train(
     given = {**settings, **(overrides or {})}
     if network is not None:
         given |= {"policy.network": name_of_network(network), "policy.network_kwargs": network_kwargs or {}}
-    algo = "" if config else str(given.pop("algo", ""))  # which brings defaults of its own
-    config = _with_whole_path(apply_overrides(config or find_preset(preset, algo).config, given))
+    algo = given.pop("algo", "") if config is None else ""  # which brings defaults of its own
+    if isinstance(algo, Algorithm):
+        algo = register_algorithm(algo).name
+    config = apply_overrides(config or find_preset(preset, algo).config, given).with_whole_paths()
     if config.log.wandb and importlib.util.find_spec("wandb") is None:  # before anything is written
         raise ConfigError("W&B logging is on, but the package is missing: `pip install 'ludus[wandb]'`.")
     folder = Path(run_dir) if run_dir else Path("runs") / preset.replace(":", "-") / _run_name(config.seed)
@@ -102,16 +98,6 @@ def train(
             trainer.run()
         _finish(trainer)
     return folder
-
-
-def _with_whole_path(config: TrainConfig) -> TrainConfig:
-    """Recorded data, clips of motion and a teacher are found again from any folder."""
-    if isinstance(config.env, HumanoidConfig):
-        config = replace(config, env=replace(config.env, clips=whole_names(config.env.clips)))
-    given = [Path(part.strip()).expanduser() for part in config.data.path.split(",") if part.strip()]
-    data = ",".join(listable(path.resolve()) for path in given)
-    teacher = config.distill.teacher and str(Path(config.distill.teacher).expanduser().resolve())
-    return replace(config, data=replace(config.data, path=data), distill=replace(config.distill, teacher=teacher))
 
 
 def resume(
@@ -177,7 +163,8 @@ def _trainer(
         _create_run(folder, config, facts)
         return False
 
-    return Trainer(config, folder, screen, _sinks(folder, config, screen), callbacks, keep_folder)
+    screen.state.display = display_of(config.env)
+    return Trainer(config, folder, screen, _sinks(folder, config, screen), make_job, callbacks, keep_folder)
 
 
 def _finish(trainer: Trainer) -> None:
@@ -203,18 +190,16 @@ def _finish(trainer: Trainer) -> None:
 def _what_next(trainer: Trainer) -> list[str]:
     """Commands that make use of the run, ready to be copied."""
     config, folder = trainer.config, trainer.run_dir
-    if config.algo == "reward":
+    if not learns_policy(config.algo):
         used = {
             _command("eval", folder): "how good it is, on the episodes held out",
             f"ludus label FILE --run {shlex.quote(str(folder))}": "a copy of the data with this reward in it",
         }
     else:
-        follows = isinstance(config.env, HumanoidConfig) and config.env.goal == "track"
-        measured = _command("eval", folder) if follows else f"{_command('eval', folder)} --episodes 200"
-        used = {
-            measured: "how good it is, clip by clip" if follows else "how good it is, on new starts",
-            _command("play", folder): "watch it in the browser",
-        }
+        measured, starts = f"{_command('eval', folder)} --episodes 200", "on new starts"
+        if table := display_of(config.env).table:  # then the starts are fixed, and so is their number
+            measured, starts = _command("eval", folder), f"{table.kind} by {table.kind}"
+        used = {measured: f"how good it is, {starts}", _command("play", folder): "watch it in the browser"}
     used[_command("report", folder)] = f"all in one page: {folder}/report.html"
     if config.log.tensorboard:
         used[f"tensorboard --logdir {shlex.quote(str(folder / 'tb'))}"] = "all metrics"
@@ -288,8 +273,6 @@ def _run_name(seed: int) -> str:
 
 
 def _versions() -> dict[str, str]:
-    from ludus import __version__
-
     packages = {"torch": torch, "mujoco": mujoco, "gymnasium": gymnasium, "numpy": np}
     return {"ludus": __version__} | {name: str(module.__version__) for name, module in packages.items()}
 
@@ -300,10 +283,10 @@ def _sinks(folder: Path, config: TrainConfig, screen: Console) -> Any:
         sinks: list[MetricSink] = [JsonlSink(folder / "metrics.jsonl")]
         truncate_to(folder / "metrics.jsonl", rows)
         if config.log.tensorboard:
-            from ludus.logging.tensorboard import TensorBoardSink
+            from ludus.show.tensorboard import TensorBoardSink
 
             purge = step + 1 if step else None
-            if config.algo == "reward":  # the axis is the steps in the store, which do not grow: nothing to purge
+            if not learns_policy(config.algo):  # the axis is the steps in the store, which do not grow
                 sinks.append(TensorBoardSink(folder / "tb", axis="Timesteps"))
                 sinks.append(TensorBoardSink(folder / "tb" / "by_batch", purge_step=purge))
             else:
@@ -316,7 +299,7 @@ def _sinks(folder: Path, config: TrainConfig, screen: Console) -> Any:
 
 
 def _wandb_sink(folder: Path, config: TrainConfig) -> MetricSink:
-    from ludus.logging.wandb import WandbSink
+    from ludus.show.wandb import WandbSink
 
     facts = _read_facts(folder)
     sink = WandbSink(config.log.wandb, folder.name, to_dict(config), folder / "wandb", facts.get("wandb_id"))
@@ -324,72 +307,7 @@ def _wandb_sink(folder: Path, config: TrainConfig) -> MetricSink:
     return sink
 
 
-# Reading a run ----------------------------------------------------------------------------------
-def run_folder(run: str | Path) -> Path:
-    """The path, if there is a run in which nothing leads elsewhere."""
-    folder = Path(run)
-    try:
-        if not folder.exists():
-            raise CheckpointError(f"There is no run folder {folder}.")
-        if not os.path.lexists(folder / CONFIG):
-            raise CheckpointError(f"{folder} is not a run of Ludus: it has no {CONFIG}.")
-        refuse_strange_files(folder)
-    except OSError as error:
-        raise CheckpointError(f"{folder} cannot be read: {error.strerror}.") from error
-    return folder
-
-
-def run_config(folder: Path) -> TrainConfig:
-    """The configuration of a run, for reading. Nothing that it names may be imported: see `trusted_config`."""
-    config = load_config(folder / CONFIG, TrainConfig())
-    check_values(config)
-    return config
-
-
-def trusted_config(folder: Path, trust: bool) -> TrainConfig:
-    """The same, with whose environments one may go on: what they import is this user's own, or trusted."""
-    config = run_config(folder)
-    require_trust(config, folder, trust)
-    return config
-
-
-def _best_checkpoint(folder: Path) -> Path:
-    """The best checkpoint of a run if its models are intact, else the newest of which they are."""
-    best = best_checkpoint(folder / CHECKPOINTS)
-    if best is not None and problem_of(best, to_resume=False) is None:
-        return best
-    return newest_intact(folder / CHECKPOINTS, lambda text: print(text, file=sys.stderr), to_resume=False)
-
-
-def from_best(run: str | Path, read: Callable[[Path], T]) -> T:
-    """What `read` finds in the best checkpoint of a run, which a training may replace by a better one."""
-    folder = run_folder(run)
-    checkpoint = _best_checkpoint(folder)
-    while True:
-        try:
-            return read(checkpoint)
-        except CheckpointError:
-            tried, checkpoint = checkpoint, _best_checkpoint(folder)
-            if checkpoint == tried:
-                raise
-
-
-def load(run: str | Path, trust: bool = False, network: MakeNetwork | None = None) -> Policy:
-    """The best policy of a run: `ludus.load(RUN).act(obs)`, with a memory `.actor()` and its `act`.
-
-    A network of the user's is imported by its name as `trust` allows (see `resume`), or given as `network`.
-    """
-
-    def find(name: str) -> MakeNetwork:
-        if network is not None:
-            return network
-        if trusted_config(run_folder(run), trust).policy.network != name:
-            return refuse_network(name)
-        return find_network(name)
-
-    return from_best(run, partial(load_policy, find_network=find))
-
-
+# Acting and measuring ----------------------------------------------------------------------------
 def make_env(name: str, num_envs: int | None = None, evaluation: bool = False, **settings: Any) -> VecEnv:
     """A batch of environments: `ludus.make_env("kuka-pick-place", num_envs=64)`."""
     config = apply_overrides(find_preset(name).config, {f"env.{key}": value for key, value in settings.items()})
@@ -397,13 +315,19 @@ def make_env(name: str, num_envs: int | None = None, evaluation: bool = False, *
 
 
 def evaluate_run(
-    run: str | Path, episodes: int, deterministic: bool, seed: int | None = None, trust: bool = False
+    run: str | Path,
+    episodes: int,
+    deterministic: bool,
+    seed: int | None = None,
+    trust: bool = False,
+    randomization: str | dict[str, Any] | None = None,
 ) -> Evaluation:
     """Evaluate a run's best policy on starts used neither in training nor in choosing the best.
 
-    Where the starts are fixed they are those by which it was chosen. `trust` as in `resume`.
+    Where the starts are fixed they are those by which it was chosen. `trust` as in `resume`, `randomization` as in
+    `measure_run`.
     """
-    return measure_run(run, episodes, deterministic, seed, trust=trust)[0]
+    return measure_run(run, episodes, deterministic, seed, trust=trust, randomization=randomization)[0]
 
 
 def measure_run(
@@ -413,11 +337,13 @@ def measure_run(
     seed: int | None = None,
     clips: str = "",
     trust: bool = False,
+    randomization: str | dict[str, Any] | None = None,
 ) -> tuple[Evaluation, list[dict[str, Any]]]:
     """The same, and the lines of a table where the episodes are of several kinds.
 
     An environment with fixed starts plays each of them once, whatever `episodes` says. `clips`: others for a
-    humanoid to follow than those it was trained on.
+    humanoid to follow than those it was trained on. `randomization`: another than the run's own: "off", the name
+    of a preset that has one, or the settings, also as JSON.
     """
     folder = run_folder(run)
     config = trusted_config(folder, trust)
@@ -428,39 +354,56 @@ def measure_run(
     seen_there = config.device != "cpu" and torch.cuda.is_available() and sees_by_warp(config.env, "cuda")
     device = torch.device("cuda" if seen_there else "cpu")
     policy = load(folder, trust).to(device)
-    env = make_eval_env(on_clips(config.env, clips) if clips else config.env, episodes, device)
+    env = make_trial_env(_randomized(config.env, randomization), clips, episodes, device)
     try:
         refuse_misfit(policy, env)
-        if isinstance(env, HumanoidTask) and isinstance(config.env, HumanoidConfig):
-            act_as_trained(env, config.env)
         stream = derive_seed(config.seed if seed is None else seed, 5)
         result = evaluate(policy, env, episodes, stream, deterministic, max_steps=config.eval.max_steps)
-        return result, env.tabulate(result.metrics, result.labels)
+        return result, tabulate(env, result.metrics, result.labels)
     finally:
         env.close()
+
+
+def _randomized(env: EnvConfig, randomization: str | dict[str, Any] | None) -> EnvConfig:
+    """The task, randomised as is said."""
+    if randomization is None:
+        return env
+    if not isinstance(env, TermSettings):
+        raise ConfigError("--randomization is for tasks that MuJoCo simulates here: KUKA, runners, humanoid.")
+    if randomization == "off":
+        randomization = {}
+    elif isinstance(randomization, str) and randomization.lstrip().startswith("{"):
+        randomization = read_table(randomization)
+    elif isinstance(randomization, str):
+        name = randomization
+        randomization = getattr(find_preset(name).config.env, "randomization", {})
+        if not randomization:
+            raise ConfigError(f"The preset {name!r} randomises nothing.")
+    return replace(env, randomization=randomization)
 
 
 # Pictures ---------------------------------------------------------------------------------------
 def write_run_report(run: str | Path, trust: bool = False) -> Path:
     """report.html and replay.html of a run; without a replay where the run names code that is not trusted."""
-    from ludus.logging.report import write_report
+    from ludus.show.report import write_report
     from ludus.viewing import record_replay
 
     folder = run_folder(run)
     config = run_config(folder)
+    display = display_of(config.env)
     replay, traces = None, list[RewardTrace]()
     try:
-        if config.algo == "reward":
-            from ludus.rewards import reward_traces  # which imports this file
+        if not learns_policy(config.algo):
+            from ludus.rewards import reward_traces
 
             traces = reward_traces(folder)
         else:
             require_trust(config, folder, trust)
-            ranked = [str(row["clip"]) for row in read_clip_table(folder)[1]]
+            ranked = ranked_kinds(display.table, folder)
             replay = record_replay(config.env, load(folder, trust), folder.resolve().parent.name, ranked=ranked)
     except LudusError as error:  # a run without a checkpoint, or a machine without a viewer, still has curves
-        print(f"No {'rewards' if config.algo == 'reward' else 'replay'}: {error}", file=sys.stderr)
-    return write_report(folder, replay, rewards=traces)
+        print(f"No replay of what was learned: {error}", file=sys.stderr)
+    return write_report(folder, replay, rewards=traces, display=display)
 
 
 def play_run(
@@ -475,11 +418,11 @@ def play_run(
 
     Of a humanoid: following `clips`, by default those it was trained on, its ghost `beside` metres away.
     """
-    from ludus.viewing import drawable_env, play_live
+    from ludus.viewing import play_live
 
     folder = run_folder(run)
     trained, policy = trusted_config(folder, trust).env, load(folder, trust)
-    env = drawable_env(on_clips(trained, clips) if clips else trained, trained, beside)
+    env = make_shown_env(trained, clips, beside)
     try:
         refuse_misfit(policy, env)
         play_live(env, policy, folder.resolve().parent.name, port, seconds)

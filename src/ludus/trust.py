@@ -1,8 +1,8 @@
 """The one decision whether code that a configuration names may be imported.
 
-A configuration can name code: the module of an environment. What a user types on the command line or writes into a
-program is the user's own word. What a run folder or a configuration file says may be a stranger's, so its code is
-imported only if
+A configuration can name code: the module of an environment, of a term of its task or of a network. What a user
+types on the command line or writes into a program is the user's own word. What a run folder or a configuration
+file says may be a stranger's, so its code is imported only if
 
 - this user trained that run on this machine, which a mark in the run proves, or
 - the user says so: `--trust`, in Python `trust=True`.
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ludus.config import TrainConfig, to_dict
+from ludus.envs.mujoco.terms import TABLES
 from ludus.errors import LudusError, TrustError, plain_text
 from ludus.files import create, read_bounded, read_json, write_whole
 
@@ -32,14 +33,9 @@ _MARK_BYTES = 10_000
 _KEY_BYTES = 32
 
 
-def modules_named_by(config: TrainConfig) -> tuple[str, ...]:
-    """Modules that a run with this configuration imports because the configuration says so."""
-    return tuple(dict.fromkeys((*getattr(config.env, "imports", ()), *config.policy.imports)))
-
-
 def require_trust(config: TrainConfig, run: Path, trust: bool) -> None:
     """Refuse to go on with a run that names code, unless this user trained it here or trusts it."""
-    modules = modules_named_by(config)
+    modules = config.imports
     if modules and not trust and not _has_valid_mark(run, config):
         raise _refusal(modules, str(run), "and it was not trained by you on this machine")
 
@@ -49,7 +45,7 @@ def require_trust_in_file(config: TrainConfig, file: Path, typed: TrainConfig, t
 
     The same means the same callable, too: another function of the user's own module might do harm.
     """
-    modules = modules_named_by(config)
+    modules = config.imports
     if modules and not trust and _callables(config) != _callables(typed):
         raise _refusal(modules, str(file), "for something that the command line does not name")
 
@@ -65,7 +61,7 @@ def _refusal(modules: Any, source: str, why: str) -> TrustError:
 # The mark ---------------------------------------------------------------------------------------
 def mark_as_ours(run: Path, config: TrainConfig) -> None:
     """Note that this user trains the run here. Where no key can be kept, the run will have to be trusted anew."""
-    if not modules_named_by(config):
+    if not config.imports:
         (run / MARK).unlink(missing_ok=True)  # of an earlier configuration
         return
     try:
@@ -96,7 +92,9 @@ def _has_valid_mark(run: Path, config: TrainConfig) -> bool:
 def _callables(config: TrainConfig) -> tuple[str, ...]:
     """What is imported and called."""
     env = config.env
-    return type(env).__name__, *(str(getattr(env, name, "")) for name in ("id", "factory")), config.policy.network
+    algorithm = config.algo if ":" in config.algo else ""
+    named = (str(getattr(env, name, "")) for name in ("id", "factory"))
+    return type(env).__name__, *named, *getattr(env, "callables", ()), config.policy.network, algorithm
 
 
 def _signature(key: bytes, config: TrainConfig) -> str:
@@ -104,10 +102,14 @@ def _signature(key: bytes, config: TrainConfig) -> str:
     signed: dict[str, Any] = {
         "kind": env.get("kind"),
         "names": {name: env[name] for name in ("id", "factory", "kwargs") if name in env},
-        "files": {module: _file_of(module) for module in modules_named_by(config)},
+        "files": {module: _file_of(module) for module in config.imports},
     }
+    if getattr(config.env, "callables", ()):  # with the arguments that they are given
+        signed["terms"] = {name: env[name] for name in TABLES}
     if config.policy.network:
         signed["network"] = [config.policy.network, config.policy.network_kwargs]
+    if ":" in config.algo:
+        signed["algorithm"] = config.algo
     return hmac.new(key, json.dumps(signed, sort_keys=True, default=repr).encode(), hashlib.sha256).hexdigest()
 
 

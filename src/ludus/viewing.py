@@ -1,9 +1,7 @@
 """Pictures of a policy at work: recorded replays and the live viewer, for every environment that can be drawn."""
 
-import dataclasses
-import os
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import gymnasium as gym
 import mujoco
@@ -11,51 +9,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs import EnvConfig, GymConfig, HumanoidConfig, PettingZooConfig, make_vec_env, on_threads
-from ludus.envs.gym import GymVecEnv
-from ludus.envs.humanoid.trials import make_shown
-from ludus.envs.sim_task import SimTask
+from ludus.envs import EnvConfig
+from ludus.envs.gym.env import GymVecEnv
+from ludus.envs.mujoco.task import SimTask
+from ludus.envs.showing import Frame, Shown, drawable_env, scene_of
 from ludus.envs.vec import Step, VecEnv
 from ludus.errors import LudusError
-from ludus.logging import replay as replays
-from ludus.logging import viewer
+from ludus.policies.fit import refuse_misfit
 from ludus.policies.policy import Actor, Policy
-from ludus.training.checkpoint import refuse_misfit
+from ludus.show import playback as replays
+from ludus.show import viewer
 
-Frame = dict[str, Any]  # qpos, mocap_pos, mocap_quat
 _SEED = 90_210  # of the episodes shown
 _MOST_FRAMES = 1000  # of one episode: some environments never end one
 _MOST_PIECES = 12  # on one page: more of them nobody looks at
 _PIECE_SECONDS = 10.0
 _MOST_PIECE_FRAMES = 1900  # of all pieces together: 15 pictures a second of a dozen long ones
-
-
-@runtime_checkable
-class Shown(Protocol):
-    """What an environment may bring to be looked at: pieces with names, each an episode, in a scene of its own.
-
-    Others show their MuJoCo model as it is, episode after episode.
-    """
-
-    next_label: str  # of the button that asks for the next piece
-
-    @property
-    def pieces(self) -> Sequence[str]: ...
-
-    @property
-    def scene_model(self) -> mujoco.MjModel: ...
-
-    def show(self, piece: int) -> None:
-        """Episodes begin with this piece from the next reset on."""
-
-    def drawn(self) -> Frame:
-        """The scene as it is now."""
-
-    def told(self) -> dict[str, float | str]:
-        """Words and numbers beside a live picture."""
-
-    def outcome(self, last: Step, steps: int) -> str:
-        """How the episode went whose last step, the `steps`th, this is."""
 
 
 def record_replay(
@@ -68,7 +37,7 @@ def record_replay(
     env = drawable_env(config)
     try:
         refuse_misfit(policy, env)
-        scene = _scene(env)
+        scene = scene_of(env)
         if scene is None:
             return _picture_replay(env, policy, title)
         replay = replays.Replay(scene, _seconds_per_step(env))
@@ -111,7 +80,7 @@ def chosen_pieces(pieces: Sequence[str], ranked: Sequence[str], most: int) -> li
 
 def play_live(env: VecEnv, policy: Policy, title: str, port: int, seconds: float | None) -> None:
     """The policy in the browser, episode after episode."""
-    scene = _scene(env)
+    scene = scene_of(env)
     if scene is None:
         raise LudusError(f"{env.name} has no MuJoCo scene to show live; 'ludus report' shows its pictures.")
     live, label = _Live(env, policy), "Next episode"
@@ -213,34 +182,6 @@ def _picture_replay(env: VecEnv, policy: Policy, title: str, limit: int = 300) -
             break
         actor.forget(ended)
     return replays.frames_html(pictures, getattr(env, "frame_rate", 30), title)
-
-
-def drawable_env(config: EnvConfig, trained: EnvConfig | None = None, beside: float = 0.0) -> VecEnv:
-    """One environment for looking at; Gymnasium's own drawing is switched on where the environment has it.
-
-    `trained`: how the policy was trained, where that differs from what is shown. `beside`: metres between a body
-    and the ghost of what it should do, where there is one; 0 lays one over the other.
-    """
-    if isinstance(config, HumanoidConfig) and config.goal == "track":
-        return make_shown(config, trained if isinstance(trained, HumanoidConfig) else config, beside)
-    if not isinstance(config, GymConfig | PettingZooConfig):
-        return make_vec_env(on_threads(config), 1, evaluation=True)
-    in_process = dataclasses.replace(config, workers=0)
-    env = make_vec_env(in_process, 1, evaluation=True)
-    if _scene(env) is not None:
-        return env
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures in memory need no screen
-    try:
-        pictured = dataclasses.replace(in_process, kwargs={**config.kwargs, "render_mode": "rgb_array"})
-        drawable = make_vec_env(pictured, 1, evaluation=True)
-    except LudusError:  # it has no such mode: there is nothing to draw, but no harm either
-        return env
-    env.close()
-    return drawable
-
-
-def _scene(env: VecEnv) -> mujoco.MjModel | None:
-    return env.scene_model if isinstance(env, Shown) else getattr(env, "mj_model", None)
 
 
 def _seconds_per_step(env: VecEnv) -> float:

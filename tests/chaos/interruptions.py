@@ -317,7 +317,7 @@ def worker_hangs(trial: Trial) -> Result:
 
 def _be_impatient() -> None:
     """A worker hangs after a second or two, and not after a minute."""
-    from ludus.envs.gym_workers import GymWorkersVecEnv
+    from ludus.envs.gym.workers import GymWorkersVecEnv
 
     make: Any = GymWorkersVecEnv.__init__
     given = [p for p in inspect.signature(make).parameters.values() if p.default is not p.empty]

@@ -1,8 +1,11 @@
 """Which recorded episodes are used, and how they are read."""
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
+from ludus.errors import listable
 from ludus.ranges import Range
 
 AutoYesNo = Literal["auto", "yes", "no"]
@@ -32,3 +35,8 @@ class DataConfig:
     """The dataset that holds the reward; learned_rewards is what 'ludus label' writes."""
     normalize_obs: bool = True
     """Standardise what a policy sees by the mean and the spread of all that was recorded."""
+
+    def with_whole_path(self) -> Self:
+        """The same, with files that are found again from any folder."""
+        given = [Path(part.strip()).expanduser() for part in self.path.split(",") if part.strip()]
+        return dataclasses.replace(self, path=",".join(listable(path.resolve()) for path in given))

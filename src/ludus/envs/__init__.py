@@ -6,18 +6,20 @@ from typing import Any
 
 import torch
 
+from ludus.display import Display
 from ludus.envs.custom import VecConfig, make_custom
 from ludus.envs.episodic import EpisodicReward
 from ludus.envs.forage import Forage, ForageConfig
-from ludus.envs.gym import GymConfig, make_gym
+from ludus.envs.gym.env import GymConfig, make_gym
+from ludus.envs.gym.pettingzoo import PettingZooConfig, make_pettingzoo
 from ludus.envs.humanoid.config import HumanoidConfig
-from ludus.envs.humanoid.making import make_humanoid
+from ludus.envs.humanoid.display import humanoid_display
+from ludus.envs.humanoid.factory import make_humanoid
 from ludus.envs.kuka.pixels import KukaPixels
 from ludus.envs.kuka.task import KukaConfig, KukaPickPlace
 from ludus.envs.locomotion import LocomotionConfig, make_locomotion
 from ludus.envs.mettagrid import MettagridConfig, make_mettagrid
-from ludus.envs.pettingzoo import PettingZooConfig, make_pettingzoo
-from ludus.envs.sim import wants_warp
+from ludus.envs.mujoco.simulator import wants_warp
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError
 from ludus.ranges import check_fields
@@ -117,6 +119,11 @@ def make_eval_env(config: EnvConfig, episodes: int, device: torch.device | str =
         return env
     env.close()
     return make_vec_env(config, wanted, evaluation=True, device=device)
+
+
+def display_of(config: EnvConfig) -> Display:
+    """What an environment has to show besides what every environment has."""
+    return humanoid_display(config) if isinstance(config, HumanoidConfig) else Display()
 
 
 def available_cores() -> int:

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.gym import check_fits
-from ludus.envs.gym_block import warn_inexact
+from ludus.envs.gym.block import warn_inexact
+from ludus.envs.row_state import check_fits
 from ludus.envs.vec import State, Step, VecEnv, derive_seed
 from ludus.errors import CheckpointError, ConfigError, EnvError, did_you_mean
 from ludus.ranges import MOST_ENVS, Range

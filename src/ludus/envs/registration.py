@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space
 
 from ludus.envs import available_cores
 from ludus.envs.kuka.task import KukaConfig, KukaPickPlace
-from ludus.envs.sim_task import SimTask
+from ludus.envs.mujoco.task import SimTask
 
 
 def register_environments() -> None:

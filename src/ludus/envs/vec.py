@@ -7,6 +7,8 @@ may be without an agent for a while (`VecEnv.present`).
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -40,7 +42,8 @@ class Step(NamedTuple):
 class VecEnv(ABC):
     """A group of environments. `begin_step` may return while the group simulates; `end_step` waits for it.
 
-    A trainer that holds two groups lets one simulate while the policy acts for the other.
+    A trainer that holds two groups lets one simulate while the policy acts for the other. What a few environments
+    do besides is in abilities.py.
     """
 
     name: str  # for messages: "gym:CartPole-v1"
@@ -59,6 +62,8 @@ class VecEnv(ABC):
     # Rows whose agent is there to act on the newest observation, [rows] bool; None: all are, always. A row without
     # one observes zeros, its action is ignored and it is never trained on. One that appears begins an episode.
     present: Tensor | None = None
+    # What a fault (see `faults`) means and what to do about it, by its name, to be said after its number.
+    fault_advice: Mapping[str, str] = MappingProxyType({})
     # [rows] what the newest step was really worth, where the learner is paid otherwise; only to measure by.
     hidden_reward: Tensor | None = None
     # Metrics that say which episode it was, not how it went; one named "weight" is how much it counts in a mean.
@@ -101,24 +106,6 @@ class VecEnv(ABC):
         May wait for the device: asked once a cycle, not every step.
         """
         return {}
-
-    def adapt(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> bool:
-        """Told how the episodes of an evaluation went (see `labels`).
-
-        True: episodes will start elsewhere from now on, and all rows should begin new ones.
-        """
-        return False
-
-    def lessons(self) -> State:
-        """What `adapt` has taught so far, for a checkpoint that cannot hold the rest of the state."""
-        return {}
-
-    def load_lessons(self, lessons: State) -> None:  # noqa: B027 (most environments learn nothing)
-        """Go on with these."""
-
-    def tabulate(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> list[dict[str, Any]]:
-        """The lines of a table of an evaluation's episodes, where those fall into kinds."""
-        return []
 
     def demonstrations(self, count: int, generator: torch.Generator) -> Tensor:
         """[count, size] windows of what is to be imitated, drawn from `generator`, which is on `device`."""

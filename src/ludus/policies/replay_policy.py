@@ -41,6 +41,7 @@ class ReplayPolicy(Policy):
     """
 
     head: ReplayHead
+    kinds = ("sac", "td3", "dqn")
     shared_encoder: TapedEncoder | None
 
     def __init__(

@@ -1,22 +1,11 @@
 """One file a job. A preset is a configuration with a name; `find_preset` also makes one for `gym:ID` and so on."""
 
 import importlib
-from dataclasses import dataclass, replace
-from typing import cast, get_args
+from dataclasses import replace
 
-from ludus.algorithms.replay_config import Algorithm
-from ludus.config import TrainConfig
+from ludus.algorithms.registry import find_algorithm
 from ludus.errors import ConfigError, did_you_mean
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A job that can be trained by name."""
-
-    name: str
-    summary: str
-    config: TrainConfig
-
+from ludus.presets.preset import Preset
 
 # Environments by any name: the prefix, the file here that makes a preset, an example and what it is.
 OPEN_KINDS = {
@@ -44,14 +33,11 @@ def find_preset(name: str, algo: str = "") -> Preset:
     preset = _find(name)
     if not algo:
         return preset
-    if algo not in get_args(Algorithm):
-        known = ", ".join(get_args(Algorithm))
-        raise ConfigError(
-            f"There is no algorithm {algo!r}.{did_you_mean(algo, get_args(Algorithm))} Known: {known}."
-        )
-    from ludus.presets.replay import with_algo
-
-    return replace(preset, config=with_algo(preset.config, cast(Algorithm, algo)))
+    algorithm = find_algorithm(algo)
+    if algo == preset.config.algo:
+        return preset
+    # By the name that was given: one of the user's is found again as "module:NAME".
+    return replace(preset, config=replace(algorithm.adapt(preset.config), algo=algo))
 
 
 def _find(name: str) -> Preset:

@@ -1,17 +1,17 @@
 """A user's own batched environment, with the defaults of `gym:ID` for more rows and shorter rollouts."""
 
-from ludus.algorithms.ppo import PPOConfig
-from ludus.config import EvalConfig, LoopConfig, TrainConfig
+from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
+from ludus.config import EvalConfig, LoopConfig
 from ludus.envs.custom import VecConfig, find_env_factory
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset
+from ludus.presets.preset import Preset
 
 _PPO = PPOConfig(horizon=32, minibatches=8, update_epochs=10, learning_rate=3e-4)
 
 
 def preset_for(factory: str) -> Preset:
     find_env_factory(factory)  # an unknown one is refused here, before anything is built
-    config = TrainConfig(
+    config = PPOTrainConfig(
         env=VecConfig(factory=factory),
         policy=PolicyConfig(hidden=(64, 64)),
         ppo=_PPO,

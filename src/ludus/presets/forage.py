@@ -2,13 +2,13 @@
 
 import dataclasses
 
-from ludus.algorithms.ppo import PPOConfig
-from ludus.config import EvalConfig, LoopConfig, TrainConfig
+from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
+from ludus.config import EvalConfig, LoopConfig
 from ludus.envs.forage import ForageConfig
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset
+from ludus.presets.preset import Preset
 
-_SMALL = TrainConfig(
+_SMALL = PPOTrainConfig(
     env=ForageConfig(num_envs=128),
     policy=PolicyConfig(hidden=(128,), activation="relu", memory="lstm", memory_size=128, normalize_obs=False),
     ppo=PPOConfig(

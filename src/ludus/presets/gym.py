@@ -3,13 +3,14 @@
 import dataclasses
 from collections.abc import Callable
 
-from ludus.algorithms.ppo import PPOConfig
-from ludus.config import EvalConfig, LoopConfig, TrainConfig
-from ludus.envs.gym import GymConfig, find_spec
+from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
+from ludus.config import EvalConfig, LoopConfig
+from ludus.envs.gym.env import GymConfig, find_spec
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset, locomotion
+from ludus.presets import locomotion
+from ludus.presets.preset import Preset
 
-_DEFAULT = TrainConfig(
+_DEFAULT = PPOTrainConfig(
     policy=PolicyConfig(hidden=(64, 64)),
     ppo=PPOConfig(horizon=128, minibatches=8, update_epochs=10, learning_rate=3e-4, entropy_coef=0.0),
     loop=LoopConfig(total_steps=1_000_000),
@@ -17,7 +18,7 @@ _DEFAULT = TrainConfig(
 )
 
 
-def _cart_pole(config: TrainConfig) -> TrainConfig:
+def _cart_pole(config: PPOTrainConfig) -> PPOTrainConfig:
     return dataclasses.replace(
         config,
         ppo=dataclasses.replace(config.ppo, horizon=32, minibatches=4, learning_rate=1e-3),
@@ -26,7 +27,7 @@ def _cart_pole(config: TrainConfig) -> TrainConfig:
     )
 
 
-def _hidden_cart_pole(config: TrainConfig) -> TrainConfig:
+def _hidden_cart_pole(config: PPOTrainConfig) -> PPOTrainConfig:
     config = _cart_pole(config)
     return dataclasses.replace(
         config,
@@ -37,7 +38,7 @@ def _hidden_cart_pole(config: TrainConfig) -> TrainConfig:
     )
 
 
-def _pendulum(config: TrainConfig) -> TrainConfig:
+def _pendulum(config: PPOTrainConfig) -> PPOTrainConfig:
     return dataclasses.replace(
         config,
         ppo=dataclasses.replace(config.ppo, horizon=64, minibatches=8, learning_rate=1e-3, gamma=0.95),
@@ -46,11 +47,11 @@ def _pendulum(config: TrainConfig) -> TrainConfig:
     )
 
 
-def _runner(config: TrainConfig) -> TrainConfig:
+def _runner(config: PPOTrainConfig) -> PPOTrainConfig:
     return dataclasses.replace(config, ppo=locomotion.PPO, policy=locomotion.POLICY)
 
 
-def _lunar_lander(config: TrainConfig) -> TrainConfig:
+def _lunar_lander(config: PPOTrainConfig) -> PPOTrainConfig:
     """rl-zoo3's discounts: a landing pays hundreds of steps after what led to it."""
     return dataclasses.replace(
         config,
@@ -71,7 +72,7 @@ def _lunar_lander(config: TrainConfig) -> TrainConfig:
 
 # Toy text: an observation is one number of a few, seen as a one in a row of zeros: nothing to standardise.
 # Where luck decides an episode, an evaluation needs many of them before the best policy is a better one.
-def _toy_text(config: TrainConfig, ppo: PPOConfig, steps: int, episodes: int) -> TrainConfig:
+def _toy_text(config: PPOTrainConfig, ppo: PPOConfig, steps: int, episodes: int) -> PPOTrainConfig:
     return dataclasses.replace(
         config,
         env=GymConfig(id=config.env.id, num_envs=2048 // ppo.horizon),  # type: ignore[union-attr]
@@ -82,21 +83,21 @@ def _toy_text(config: TrainConfig, ppo: PPOConfig, steps: int, episodes: int) ->
     )
 
 
-def _frozen_lake(config: TrainConfig) -> TrainConfig:
+def _frozen_lake(config: PPOTrainConfig) -> PPOTrainConfig:
     return _toy_text(config, PPOConfig(entropy_coef=0.01), steps=100_000, episodes=500)
 
 
-def _blackjack(config: TrainConfig) -> TrainConfig:
+def _blackjack(config: PPOTrainConfig) -> PPOTrainConfig:
     return _toy_text(config, PPOConfig(), steps=100_000, episodes=5_000)
 
 
-def _taxi(config: TrainConfig) -> TrainConfig:
+def _taxi(config: PPOTrainConfig) -> PPOTrainConfig:
     """Much entropy at first: picking up and setting down cost 10 until they are learned, and would be given up."""
     ppo = PPOConfig(horizon=64, minibatches=8, gamma=0.98, entropy_coef=0.3)
     return _toy_text(config, ppo, steps=300_000, episodes=200)
 
 
-def _min_atar(config: TrainConfig) -> TrainConfig:
+def _min_atar(config: PPOTrainConfig) -> PPOTrainConfig:
     """Small images; an episode may go on for ever once the game is mastered."""
     return dataclasses.replace(
         config,
@@ -109,7 +110,7 @@ def _min_atar(config: TrainConfig) -> TrainConfig:
     )
 
 
-def _atari(config: TrainConfig) -> TrainConfig:
+def _atari(config: PPOTrainConfig) -> PPOTrainConfig:
     """CleanRL's settings of PPO for Atari."""
     return dataclasses.replace(
         config,
@@ -124,7 +125,7 @@ def _atari(config: TrainConfig) -> TrainConfig:
     )
 
 
-_TUNED: dict[str, Callable[[TrainConfig], TrainConfig]] = {
+_TUNED: dict[str, Callable[[PPOTrainConfig], PPOTrainConfig]] = {
     "CartPole-v1": _cart_pole,
     "ludus/CartPoleNoVelocity-v1": _hidden_cart_pole,
     "Pendulum-v1": _pendulum,
@@ -141,7 +142,10 @@ _TUNED: dict[str, Callable[[TrainConfig], TrainConfig]] = {
 }
 
 
-_TUNED_FAMILIES: dict[str | None, Callable[[TrainConfig], TrainConfig]] = {"MinAtar": _min_atar, "ALE": _atari}
+_TUNED_FAMILIES: dict[str | None, Callable[[PPOTrainConfig], PPOTrainConfig]] = {
+    "MinAtar": _min_atar,
+    "ALE": _atari,
+}
 
 
 def preset_for(env_id: str) -> Preset:

@@ -2,14 +2,14 @@
 
 import dataclasses
 
-from ludus.algorithms.adversary import AdversaryConfig
-from ludus.algorithms.ppo import PPOConfig
-from ludus.config import EvalConfig, LoopConfig, TrainConfig
+from ludus.algorithms.imitation.config import AdversaryConfig, AMPTrainConfig
+from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
+from ludus.config import EvalConfig, LoopConfig, convert
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset
+from ludus.presets.preset import Preset
 
-_MIMIC = TrainConfig(
+_MIMIC = PPOTrainConfig(
     groups=2,
     env=HumanoidConfig(num_envs=128, clips="stroll"),
     policy=PolicyConfig(hidden=(320, 160), activation="elu", initial_std=0.24, learn_std=False),
@@ -53,8 +53,9 @@ _LARGE = dataclasses.replace(
 )
 
 # No pose is followed: the discriminator alone says what walking looks like, the task how fast.
-_AMP = dataclasses.replace(
+_AMP = convert(
     _MIMIC,
+    AMPTrainConfig,
     env=HumanoidConfig(
         num_envs=128,
         clips="stroll",

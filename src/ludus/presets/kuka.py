@@ -2,14 +2,14 @@
 
 import dataclasses
 
-from ludus.algorithms.distill import DistillConfig
-from ludus.algorithms.ppo import PPOConfig
-from ludus.config import EvalConfig, LoopConfig, TrainConfig
+from ludus.algorithms.distill.config import DistillConfig, DistillTrainConfig
+from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
+from ludus.config import EvalConfig, LoopConfig, convert
 from ludus.envs.kuka.task import KukaConfig
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset
+from ludus.presets.preset import Preset
 
-_PICK_PLACE = TrainConfig(
+_PICK_PLACE = PPOTrainConfig(
     groups=2,
     env=KukaConfig(num_envs=256),
     policy=PolicyConfig(hidden=(128, 128), initial_std=0.7),
@@ -25,6 +25,20 @@ _PICK_PLACE = TrainConfig(
     ),
     loop=LoopConfig(total_steps=500_000),
     eval=EvalConfig(every=50_000, episodes=100),
+)
+
+# What the cube weighs, how it slides and how late the arm obeys differs from episode to episode. The policy sees
+# what it asked for and may not have got yet.
+_RANDOMIZATION = {
+    "cube_mass": {"kind": "body_mass", "bodies": ["cube"], "scale": [0.5, 3.0]},
+    "friction": {"kind": "friction", "scale": [0.5, 1.5]},
+    "latency": {"kind": "latency", "steps": [0, 2]},  # of 50 ms
+}
+_RANDOMIZED = dataclasses.replace(
+    _PICK_PLACE,
+    env=KukaConfig(num_envs=256, randomization=_RANDOMIZATION, observations={"last_actions": 1.0}),
+    loop=LoopConfig(total_steps=800_000),
+    eval=EvalConfig(every=80_000, episodes=100),
 )
 
 # Fewer iterations, each with eight times as many arms.
@@ -56,9 +70,9 @@ _PIXELS = dataclasses.replace(
 )
 
 # On two cores a teacher that knows the state makes up for what a GPU's many arms would find out.
-_DISTILL = dataclasses.replace(
+_DISTILL = convert(
     _PIXELS,
-    algo="distill",
+    DistillTrainConfig,
     device="cpu",
     precision="float32",
     torch_threads=2,
@@ -73,6 +87,11 @@ PRESETS = [
         "kuka-pick-place",
         "A KUKA iiwa picks a cube up from anywhere on the table and places it on a pad (PPO).",
         _PICK_PLACE,
+    ),
+    Preset(
+        "kuka-randomized",
+        "The same with a cube of any weight, any friction, and an arm that obeys up to 100 ms late.",
+        _RANDOMIZED,
     ),
     Preset("kuka-pick-place-large", "The same with 2,048 arms on a GPU.", _LARGE),
     Preset("kuka-pixels", "The same seen through two cameras, with 2,048 arms on a GPU.", _PIXELS),

@@ -1,10 +1,10 @@
 """Gymnasium's MuJoCo runners on the batched simulator, with one set of hyper-parameters for all."""
 
-from ludus.algorithms.ppo import PPOConfig
-from ludus.config import EvalConfig, LoopConfig, TrainConfig
+from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
+from ludus.config import EvalConfig, LoopConfig
 from ludus.envs.locomotion import TASKS, LocomotionConfig
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset
+from ludus.presets.preset import Preset
 
 # Large numbers of short rollouts, many small batches, advantages from the newest critic at every pass:
 # the recipe that Tianshou's MuJoCo benchmark reports as its best.
@@ -20,8 +20,8 @@ PPO = PPOConfig(
 POLICY = PolicyConfig(hidden=(64, 64), initial_std=0.6)
 
 
-def config_for(task: str) -> TrainConfig:
-    return TrainConfig(
+def config_for(task: str) -> PPOTrainConfig:
+    return PPOTrainConfig(
         env=LocomotionConfig(task=task, num_envs=64),
         policy=POLICY,
         ppo=PPO,

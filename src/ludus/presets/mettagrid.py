@@ -1,10 +1,10 @@
 """Grid worlds of the mettagrid package, with one set of hyper-parameters for all."""
 
-from ludus.algorithms.ppo import PPOConfig
-from ludus.config import EvalConfig, LoopConfig, TrainConfig
+from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
+from ludus.config import EvalConfig, LoopConfig
 from ludus.envs.mettagrid import MettagridConfig, find_task
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset
+from ludus.presets.preset import Preset
 
 _ROWS = 256  # agents in all worlds together
 _PPO = PPOConfig(
@@ -22,7 +22,7 @@ _PPO = PPOConfig(
 def preset_for(name: str) -> Preset:
     """The job behind `mettagrid:name`."""
     task = find_task(name)  # an unknown name is refused here, before anything is built
-    config = TrainConfig(
+    config = PPOTrainConfig(
         env=MettagridConfig(task=name, num_envs=_ROWS // task.agents),
         policy=PolicyConfig(hidden=(128, 128), activation="relu"),  # with tanh, assembly is hardly learned
         ppo=_PPO,

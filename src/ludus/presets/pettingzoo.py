@@ -1,10 +1,10 @@
 """Any PettingZoo parallel environment: one policy for all agents, with defaults that work on most."""
 
-from ludus.algorithms.ppo import PPOConfig
-from ludus.config import EvalConfig, LoopConfig, TrainConfig
-from ludus.envs.pettingzoo import PettingZooConfig, find_factory
+from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
+from ludus.config import EvalConfig, LoopConfig
+from ludus.envs.gym.pettingzoo import PettingZooConfig, find_factory
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset
+from ludus.presets.preset import Preset
 
 # Several agents that learn at once make the task of each move: smaller updates than for one alone, and a little
 # entropy, so that no agent settles before the others have.
@@ -13,7 +13,7 @@ _PPO = PPOConfig(horizon=128, minibatches=8, update_epochs=5, learning_rate=3e-4
 
 def preset_for(env_id: str) -> Preset:
     find_factory(env_id)  # an unknown one is refused here, before anything is built
-    config = TrainConfig(
+    config = PPOTrainConfig(
         env=PettingZooConfig(id=env_id),
         policy=PolicyConfig(hidden=(64, 64)),
         ppo=_PPO,

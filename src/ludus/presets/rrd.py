@@ -3,21 +3,21 @@
 import dataclasses
 from typing import Any
 
-from ludus.algorithms.replay_config import ReplayConfig
-from ludus.algorithms.rrd import RewardConfig
-from ludus.config import EvalConfig, LoopConfig, TrainConfig
+from ludus.algorithms.replay.config import ReplayConfig, SACTrainConfig
+from ludus.algorithms.reward.config import RewardConfig
+from ludus.algorithms.reward.train_config import RewardTrainConfig
+from ludus.config import EvalConfig, LoopConfig
 from ludus.data.config import DataConfig
-from ludus.envs.gym import GymConfig, find_spec
+from ludus.envs.gym.env import GymConfig, find_spec
 from ludus.envs.locomotion import TASKS, LocomotionConfig
 from ludus.policies.policy import PolicyConfig
-from ludus.presets import Preset
+from ludus.presets.preset import Preset
 
 _ENVS = 10  # which share an iteration's 100 steps
 
 # Rewards of a step stay in the environment's units: the spread of returns at the start, of a policy that acts at
 # random, says nothing about that of a good one.
-_MUJOCO = TrainConfig(
-    algo="sac",
+_MUJOCO = SACTrainConfig(
     episodic_reward=True,
     env=LocomotionConfig(task="half-cheetah", num_envs=_ENVS),
     policy=PolicyConfig(hidden=(256, 256), activation="relu", normalize_obs=False),
@@ -27,8 +27,7 @@ _MUJOCO = TrainConfig(
     eval=EvalConfig(episodes=10, stochastic=False, each_cycle=True),
 )
 
-_LIBERO = TrainConfig(
-    algo="reward",
+_LIBERO = RewardTrainConfig(
     replay=ReplayConfig(train_batches=50, batch_size=32),
     reward=RewardConfig(method="rrd", rrd_batch_size=32, rrd_sample_size=32, weight_decay=3.0),
     data=DataConfig(),

@@ -28,8 +28,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ludus.envs.row_space import ActionRow, RowSpace
-from ludus.envs.vec import State, VecEnv
+from ludus.envs.vec import State
 from ludus.errors import MALFORMED, CheckpointError, ConfigError, LudusError, UnsavedError, plain_text
 from ludus.files import (
     TRANSIENT,
@@ -40,7 +39,7 @@ from ludus.files import (
     sync_folder,
     temporary_beside,
 )
-from ludus.policies.making import policy_from, refuse_network
+from ludus.policies.factory import MakePolicy, policy_from, refuse_kind, refuse_network
 from ludus.policies.policy import MakeNetwork, Policy
 from ludus.policies.reward import RewardModel
 from ludus.training.run_folder import BEST, CHECKPOINT_NAME, checkpoint_folders, point, pointed_by
@@ -299,13 +298,21 @@ def newest_intact(folder: Path, warn: Callable[[str], None], to_resume: bool = T
     raise CheckpointError(f"There is no checkpoint in {folder}.")
 
 
-def load_policy(checkpoint: Path, find_network: Callable[[str], MakeNetwork] = refuse_network) -> Policy:
-    """The policy alone, ready to act. `find_network` gives a network of the user's by its name."""
+def load_policy(
+    checkpoint: Path,
+    find_network: Callable[[str], MakeNetwork] = refuse_network,
+    find_kind: Callable[[str], MakePolicy] = refuse_kind,
+) -> Policy:
+    """The policy alone, ready to act.
+
+    `find_network` gives a network of the user's by its name, `find_kind` what makes policies of another kind than
+    those of Ludus.
+    """
     if not (checkpoint / "policy.json").exists() and (checkpoint / "reward.json").exists():
         raise CheckpointError(
             f"{checkpoint} holds a reward and no policy: 'ludus label' and 'ludus report' use it; nothing acts."
         )
-    return _load_model(checkpoint / "policy", partial(policy_from, find=find_network))
+    return _load_model(checkpoint / "policy", partial(policy_from, find=find_network, find_kind=find_kind))
 
 
 M = TypeVar("M", Policy, RewardModel)
@@ -362,33 +369,6 @@ def _tensors_in(path: Path) -> dict[str, Kind]:
             return {name: (tuple(part.get_shape()), _TYPES.get(part.get_dtype())) for name, part in parts.items()}
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-
-
-def refuse_misfit(policy: Policy, env: VecEnv) -> None:
-    """One sentence, before torch complains of shapes: a policy goes with environments as it was trained in."""
-    for what, known, found in (
-        ("observations", policy.obs_space, env.obs_space),
-        ("actions", policy.action_space, env.action_space),
-    ):
-        if known.shape != found.shape or not _same_parts(known, found):
-            raise CheckpointError(
-                f"The policy does not fit {env.name}: it was trained with {what} of the shape {known.shape}, and "
-                f"here they are {found.shape}{_parts_of(found)}. The environment or its settings have changed "
-                "since: train it anew."
-            )
-
-
-def _same_parts(known: Any, found: Any) -> bool:
-    """Whether rows of the same size mean the same; vectors alone are in the order they always had."""
-    if not isinstance(found, RowSpace):
-        return not isinstance(known, RowSpace) and isinstance(known, ActionRow) == isinstance(found, ActionRow)
-    if not isinstance(known, RowSpace):
-        return not found.packed and found.mask is None
-    return [part[:2] + part[3:] for part in known.parts] == [part[:2] + part[3:] for part in found.parts]
-
-
-def _parts_of(space: Any) -> str:
-    return f" ({', '.join(part.name for part in space.parts)})" if isinstance(space, RowSpace) else ""
 
 
 def load_reward(checkpoint: Path) -> RewardModel:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ludus.config import TrainConfig, to_dict
 from ludus.envs import EnvConfig, GymConfig, make_eval_env
+from ludus.envs.mujoco.terms import TABLES
 from ludus.envs.vec import Step, VecEnv, derive_seed
 from ludus.errors import EnvError
 from ludus.graphs import Graphed
@@ -195,7 +196,9 @@ _NOT_JUDGED = ("num_envs", "threads", "workers", "simulator", "assist", "assist_
 
 def judged_task(config: EnvConfig) -> str:
     """The same for two configurations if evaluations in them can be compared."""
-    judged = {name: value for name, value in to_dict(config).items() if name not in _NOT_JUDGED}
+    settings = to_dict(config).items()
+    # Empty tables say nothing: runs from before there were any are judged alike.
+    judged = {k: v for k, v in settings if k not in _NOT_JUDGED and not (k in TABLES and not v)}
     return hashlib.sha256(json.dumps(judged, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
 

@@ -23,7 +23,7 @@ class Job(ABC):
     device: torch.device
     timing: Timing
     models: Mapping[str, Model]  # saved under these names: "policy" acts, "reward" judges
-    tabulated: bool = False  # rows are written under the public names of return decomposition, too
+    batch_loss: str = ""  # a loss that is kept of every batch, in NAME.f32, and shown as train/name; empty: none
     rate_name: str  # of the setting to make smaller when training diverges
     warnings: tuple[str, ...] = ()  # to be said when it starts, and again when it ends
     waits: bool = True  # False: an iteration may still be under way on a GPU when it returns
@@ -49,8 +49,16 @@ class Job(ABC):
         """Of the newest evaluation, a line for each kind of episode; empty where there are no kinds."""
         return []
 
+    def fault_advice(self) -> Mapping[str, str]:
+        """What the metrics of a row that count faults mean, to be said after their numbers."""
+        return {}
+
+    def other_names(self, metrics: dict[str, float], seconds: float) -> dict[str, float]:
+        """What a row, which took so long, is also written as: names that others' plots know."""
+        return {}
+
     def newest_losses(self) -> Tensor | None:
-        """The reward's loss of every batch of the newest iteration, where one is learned."""
+        """`batch_loss` of every batch of the newest iteration."""
         return None
 
     def take_batch_losses(self) -> Tensor | None:

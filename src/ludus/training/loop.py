@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ludus.config import TrainConfig, check_config
+from ludus.config import TrainConfig
 from ludus.envs.vec import State
 from ludus.errors import (
     MALFORMED,
@@ -28,11 +28,11 @@ from ludus.errors import (
     plain_text,
 )
 from ludus.files import TRANSIENT, persistently, write_whole
-from ludus.logging.batch_log import BatchLog
-from ludus.logging.console import Console
-from ludus.logging.run_state import Level, quality, system_metrics
-from ludus.logging.sinks import Tee
 from ludus.policies.policy import Policy
+from ludus.show.batch_log import BatchLog
+from ludus.show.console import Console
+from ludus.show.run_state import Level, quality, system_metrics
+from ludus.show.sinks import Tee
 from ludus.training.callbacks import Callback
 from ludus.training.checkpoint import (
     best_checkpoint,
@@ -55,8 +55,6 @@ from ludus.training.run_folder import BEST
 PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
 _LEVELS = ("epoch", "cycle", "iteration", "batch")
 _SUMMARY_BATCHES = 100  # whose mean loss is one point of a curve
-# Metrics of simulations that lacked room, and of what: nothing else tells that they are wrong.
-_LACKING = {"rollout/contact_overflow": "contacts", "rollout/constraint_overflow": "constraints"}
 _BEST = ("best_success", "best_reward", "best_step", "best_task")  # counters of the best evaluation
 MAX_UNSAVED = 3  # after so many checkpoints in a row that could not be written the training ends
 MAX_ROLLBACKS = 3  # after so many returns to a checkpoint the run is given up
@@ -89,10 +87,6 @@ def _counters_from(saved: dict[str, Any]) -> Counters:
     return Counters(**values)
 
 
-# The public names of return decomposition's table, and ours.
-_TABLE = {"R_loss": "train/r_loss", "Q_loss": "train/q_loss", "Pi_loss": "train/pi_loss"}
-
-
 class Trainer:
     """Holds a run together: its job, its files, its screen."""
 
@@ -102,22 +96,23 @@ class Trainer:
         run_dir: Path,
         console: Console,
         make_sinks: Callable[[int, int], Tee],
+        make_job: Callable[[TrainConfig, torch.device], Job],
         callbacks: Sequence[Callback] = (),
         keep_folder: Callable[[], bool] = lambda: True,
     ) -> None:
         """`keep_folder` puts back what the run folder lacks, before a checkpoint; False if it had to."""
         self.config, self.run_dir, self.console = config, run_dir, console
         self.callbacks = list(callbacks)
-        check_config(config)
+        config.check()
         self.counters = Counters()
         device = find_device(config.device)
         torch.set_num_threads(config.torch_threads)
         torch.set_float32_matmul_precision(PRECISIONS[config.precision])
         self.job = make_job(config, device)
         self.plan = self.job.plan
-        self._make_sinks, self._keep_folder = make_sinks, keep_folder
+        self._make_job, self._make_sinks, self._keep_folder = make_job, make_sinks, keep_folder
         self._unsaved = 0  # checkpoints in a row that could not be written
-        self._batch_log = BatchLog(run_dir / "R_loss.f32")
+        self._batch_log = BatchLog(run_dir / f"{self.job.batch_loss}.f32")
         self._row_at = (time.perf_counter(), 0)  # when and at which step the last row was written
         self._recent_losses: list[float] = []
         self._warned_of: set[str] = set()
@@ -197,7 +192,7 @@ class Trainer:
         self._log_batches()
         row = self._row(train)
         self._write(row)
-        self._warn_of_lacking_room(row)
+        self._warn_of_faults(row)
         tested = self._test() if self.config.eval.each_cycle else {}
         shown = row | tested
         self.console.row(self.step, shown)
@@ -221,7 +216,7 @@ class Trainer:
         self.counters.evaluation_owed = not metrics
         if metrics:
             self.console.evaluation(self.step, metrics)
-            metrics |= {"TimeCost(sec)/test": seconds} if self.job.tabulated else {}
+            metrics |= self.job.other_names(metrics, seconds)
             self._write(metrics)
             self._write_table()
         return metrics
@@ -274,10 +269,7 @@ class Trainer:
             **self.job.timing.shares(seconds),
             **system_metrics(),
         }
-        if self.job.tabulated:
-            table = {"Epoch": place["epoch"], "Cycle": place["cycle"], "TimeCost(sec)/train": seconds}
-            row |= table | {public: row[ours] for public, ours in _TABLE.items() if ours in row}
-        return row
+        return row | self.job.other_names(row, seconds)
 
     def _log_batches(self) -> None:
         losses = self.job.take_batch_losses()
@@ -338,7 +330,7 @@ class Trainer:
         self.console.levels([Level(*level) for level in zip(_LEVELS, done or totals, totals, strict=True)])
 
     def _show_losses(self) -> None:
-        """The reward's loss: the mean of every 100 batches for its curve, and of the iteration as a line."""
+        """The loss of every batch: the mean of 100 for its curve, and of the iteration as a line."""
         losses = self.job.newest_losses() if self.job.waits else None  # else it would wait for a GPU at work
         if losses is None:
             return
@@ -348,8 +340,8 @@ class Trainer:
                 self._recent_losses[:_SUMMARY_BATCHES],
                 self._recent_losses[_SUMMARY_BATCHES:],
             )
-            self.console.recent("train/r_loss", sum(some) / len(some))
-        self.console.iteration(f"iteration {self.counters.iteration:,}: R_loss {losses.mean():.4g}")
+            self.console.recent(f"train/{self.job.batch_loss.lower()}", sum(some) / len(some))
+        self.console.iteration(f"iteration {self.counters.iteration:,}: {self.job.batch_loss} {losses.mean():.4g}")
 
     # Saving -------------------------------------------------------------------------------------
     def _checkpoint_due(self) -> bool:
@@ -430,15 +422,12 @@ class Trainer:
             mark_best(best)  # a kill came between the checkpoint and its mark
 
     # Trouble ------------------------------------------------------------------------------------
-    def _warn_of_lacking_room(self, row: dict[str, float]) -> None:
-        """The first time that it happens."""
-        for name, what in _LACKING.items():
+    def _warn_of_faults(self, row: dict[str, float]) -> None:
+        """The first time that they happen."""
+        for name, advice in self.job.fault_advice().items():
             if row.get(name, 0) > 0 and name not in self._warned_of:
                 self._warned_of.add(name)
-                self.console.warning(
-                    f"{row[name]:.0f} simulations had no room for all their {what} ({name}), so things sink into "
-                    f"each other. Take --env.simulator threads, or give WarpSimulator more {what}: docs/gpu.md."
-                )
+                self.console.warning(f"{name}: {row[name]:.0f} {advice}")
 
     def _healthy(self, metrics: dict[str, Tensor]) -> bool:
         """False when the updates asked about did no good at all; what they learned from is kept for inspection."""
@@ -482,7 +471,7 @@ class Trainer:
         device = self.job.device
         self.job.close()
         del self.job  # before another takes as much memory
-        self.job = make_job(self.config, device)
+        self.job = self._make_job(self.config, device)
         self.counters = Counters()
 
     def close(self) -> None:
@@ -490,25 +479,6 @@ class Trainer:
         self.job.close()
         if hasattr(self, "sinks"):
             self.sinks.close()
-
-
-def make_job(config: TrainConfig, device: torch.device) -> Job:
-    """What the configuration says is to be done."""
-    if config.algo == "ppo":
-        from ludus.training.imitation import make_on_policy_job
-
-        return make_on_policy_job(config, device)
-    if config.algo == "distill":
-        from ludus.training.distillation import DistillJob
-
-        return DistillJob(config, device)
-    if config.algo == "reward":
-        from ludus.training.reward_only import RewardJob
-
-        return RewardJob(config, device)
-    from ludus.training.off_policy import make_replay_job
-
-    return make_replay_job(config, device)
 
 
 def find_device(name: str) -> torch.device:

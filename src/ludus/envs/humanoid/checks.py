@@ -9,10 +9,10 @@ from torch import Tensor
 from ludus.envs.check import Finding
 from ludus.envs.humanoid.body import BODIES, HINGES, JOINTS, body_model
 from ludus.envs.humanoid.clip import Clip
-from ludus.envs.humanoid.following import follow
 from ludus.envs.humanoid.importing.hinges import limits
 from ludus.envs.humanoid.importing.motion import HELD_SHARE
 from ludus.envs.humanoid.kinematics import forward_kinematics, lowest_points
+from ludus.envs.humanoid.motor_bandwidth import follow
 from ludus.envs.humanoid.rotations import conjugate, multiply, rotate, rotation_vector
 from ludus.envs.humanoid.seam import seam_jumps, seam_turns
 from ludus.envs.humanoid.tracking import ANY_DISTANCE
@@ -70,7 +70,7 @@ def _check_time(clip: Clip) -> Iterator[Finding]:
 
 
 def _check_held(clip: Clip) -> Iterator[Finding]:
-    poses = np.concatenate([clip.root_pos, clip.root_quat, clip.joint_pos], axis=1)
+    poses = clip.qpos
     held = float((np.abs(np.diff(poses, axis=0)).max(axis=1) < 1e-5).mean())
     if HELD_SHARE <= held < 1:
         what = f"{held:.0%} of the poses equal the one before: the motion goes by jerks, or stands still."

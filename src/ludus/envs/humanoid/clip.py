@@ -40,6 +40,11 @@ class Clip:
         return len(self.root_pos)
 
     @property
+    def qpos(self) -> np.ndarray:
+        """[frames, 35] the poses as MuJoCo has them."""
+        return np.concatenate([self.root_pos, self.root_quat, self.joint_pos], axis=1)
+
+    @property
     def duration(self) -> float:
         """Seconds from the first pose to the last."""
         return (self.frames - 1) / self.fps

@@ -1,8 +1,10 @@
 """Settings of the humanoid's tasks."""
 
+import dataclasses
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
+from ludus.envs.mujoco.terms import TermSettings
 from ludus.ranges import MOST_ENVS, MOST_THREADS, SHARE, Range
 
 
@@ -33,7 +35,7 @@ class TrackingReward:
 
 
 @dataclass(frozen=True)
-class HumanoidConfig:
+class HumanoidConfig(TermSettings):
     """A humanoid that imitates clips of motion."""
 
     num_envs: Annotated[int, Range(1, MOST_ENVS)] = 64
@@ -59,7 +61,7 @@ class HumanoidConfig:
     termination: Annotated[float, Range(above=0, most=1_000_000)] = 0.5
     """m; an episode of training ends when any body is farther from its reference."""
     reward: TrackingReward = field(default_factory=TrackingReward)
-    """Of goal track."""
+    """Of goal track: the usual weights of its reward terms, and how sharply they fall."""
     discriminate: Literal["nothing", "motion", "error"] = "nothing"
     """What a discriminator sees: nothing; windows of motion (AMP); the error of tracking (ADD)."""
     window: Annotated[int, Range(1, 1_000)] = 10
@@ -72,3 +74,9 @@ class HumanoidConfig:
     """Weight of the newest evaluation's failures against those before."""
     eval_starts: Annotated[int, Range(1, 10_000)] = 8
     """Starts of every looping clip in an evaluation, spread over its cycle; others start at their beginning."""
+
+    def with_whole_paths(self) -> Self:
+        """The same, with clips that are found again from any folder."""
+        from ludus.envs.humanoid.catalogue import whole_names  # which reads many formats
+
+        return dataclasses.replace(self, clips=whole_names(self.clips))

@@ -7,16 +7,38 @@ import torch
 from torch import Tensor
 
 from ludus.envs.humanoid.body import BODIES, JOINTS
-from ludus.envs.humanoid.config import HumanoidConfig
+from ludus.envs.humanoid.config import HumanoidConfig, TrackingReward
 from ludus.envs.humanoid.motions import MotionLibrary, Reference, reference_of
 from ludus.envs.humanoid.rotations import conjugate, heading, multiply, rotate, rotation_vector, two_axes
-from ludus.envs.humanoid.task import DT, HumanoidTask
+from ludus.envs.humanoid.task import DT, FEELING, HumanoidTask
 from ludus.envs.humanoid.tracking import MEAN_DISTANCE, TrackingMeasures, clip_table
-from ludus.envs.sim import Simulator
-from ludus.envs.sim_task import Rows, Score
+from ludus.envs.mujoco.simulator import Simulator
+from ludus.envs.mujoco.task import Rows
+from ludus.envs.mujoco.terms import Table, Term
 
 _SEEN_SIZE = 3 * len(BODIES) + 6 + 2 * len(JOINTS)  # of one coming frame of the reference
 _ERROR_SIZE = 3 * len(BODIES) + 3 + 2 * len(JOINTS) + 3
+
+
+def reward_terms(r: TrackingReward) -> Table:
+    """A squared error of 0 is worth a term's weight, a large one nothing."""
+    return {
+        "position": Term(lambda task: torch.exp(-r.position_sharpness * task.errors["position"]), r.position),
+        "pose": Term(lambda task: torch.exp(task.pose_exponent()), r.pose),
+        "velocity": Term(lambda task: torch.exp(-r.velocity_sharpness * task.errors["velocity"]), r.velocity),
+        "root_velocity": Term(
+            lambda task: torch.exp(-r.root_velocity_sharpness * task.errors["root_velocity"]), r.root_velocity
+        ),
+        "power": Term(lambda task: task.power(), -(r.power * 1e-3)),  # of watts; the setting is per kilowatt
+    }
+
+
+TERMINATIONS = {"lost": Term(lambda task: task.lost)}
+OBSERVATIONS = {
+    **FEELING,
+    "phase": Term(lambda task, rows: task.phase(rows)),
+    "reference": Term(lambda task, rows: task.coming(rows)),
+}
 
 
 class MimicTask(HumanoidTask):
@@ -31,25 +53,31 @@ class MimicTask(HumanoidTask):
             self._hold_motion(_ERROR_SIZE)
         self.memory["error_sum"] = torch.zeros(self.num_rows, device=self.device)  # m, of the episode so far
         self._measures = TrackingMeasures(self.num_rows, DT, self.device) if evaluation else None
-        self._force = sim.field("actuator_force") if config.reward.power > 0 else self._ctrl
         self.fixed_starts = evaluation
         if evaluation:
             self.labels = ("weight", "clip", "ended")
             self._plan = [tensor.to(self.device) for tensor in evaluation_plan(config, library)]
             self.max_steps = int(self._plan[2].max())
+        self.use_terms(config, reward_terms(config.reward), TERMINATIONS, OBSERVATIONS, fused=False)
+        if "power" in self.rewards.terms:
+            self._force = sim.field("actuator_force")
+
+    errors: dict[str, Tensor]  # [rows] squared, of the newest step
+    lost: Tensor  # [rows] bool
 
     # Seeing -------------------------------------------------------------------------------------
-    def observe_goal(self, rows: Rows, qpos: Tensor, bodies: Tensor, facing: Tensor) -> list[Tensor]:
-        back = conjugate(facing)
-        parts = [self._phase(rows)]
+    def coming(self, rows: Rows) -> Tensor:
+        """[n, size] the coming frames of the reference, as seen from here."""
+        sight, back = self.sight, conjugate(self.sight.facing)
+        parts = []
         for steps in self.config.future:
             ahead = reference_of(self._next[rows]) if steps == 1 else self._ahead(rows, steps)
-            offset = rotate(back[:, None], ahead.body_pos - bodies)
-            turn = two_axes(multiply(conjugate(qpos[:, 3:7]), ahead.qpos[:, 3:7]))
-            parts += [offset.flatten(1), turn, ahead.qpos[:, 7:] - qpos[:, 7:], ahead.qvel[:, 6:]]
-        return parts
+            offset = rotate(back[:, None], ahead.body_pos - sight.bodies)
+            turn = two_axes(multiply(conjugate(sight.qpos[:, 3:7]), ahead.qpos[:, 3:7]))
+            parts += [offset.flatten(1), turn, ahead.qpos[:, 7:] - sight.qpos[:, 7:], ahead.qvel[:, 6:]]
+        return torch.cat(parts, dim=1)
 
-    def _phase(self, rows: Rows) -> Tensor:
+    def phase(self, rows: Rows) -> Tensor:
         """[n, 2] how far the clip has come, as a point on a circle: a loop ends where it begins.
 
         Other clips go half round, so that their end does not look like their beginning.
@@ -63,21 +91,21 @@ class MimicTask(HumanoidTask):
         return self.library.at(self.memory["clip"][rows], self.memory["time"][rows] + steps * DT)
 
     # Worth --------------------------------------------------------------------------------------
-    def score(self) -> Score:
+    def measure(self) -> dict[str, Tensor]:
         self.memory["time"] += DT
         reference = reference_of(self._next)  # it was one step ahead, and now is the present
         qpos, qvel, bodies = self._qpos.float(), self._qvel.float(), self._body_pos.float()
         distance = torch.linalg.vector_norm(bodies - reference.body_pos, dim=-1)  # [rows, 15]
-        errors = self._errors(reference, qpos, qvel, distance)
+        self.errors = self._errors(reference, qpos, qvel, distance)
         if self.config.discriminate == "motion":
             self._remember_frame()
         elif self.config.discriminate == "error":
             self._remember_error(reference, qpos, qvel, bodies)
-        lost = self._lost(distance)
+        self.lost = self._is_lost(distance)
         self.memory["error_sum"] += distance.mean(1)
-        metrics = self._metrics(bodies, reference, distance, lost)
+        metrics = self._metrics(bodies, reference, distance, self.lost)
         self._advance()
-        return Score(self._reward(errors), lost, metrics)
+        return metrics
 
     def _errors(self, reference: Reference, qpos: Tensor, qvel: Tensor, distance: Tensor) -> dict[str, Tensor]:
         """[rows] squared errors."""
@@ -90,17 +118,16 @@ class MimicTask(HumanoidTask):
             "root_velocity": (qvel[:, :3] - reference.qvel[:, :3]).square().sum(1),
         }
 
-    def _reward(self, error: dict[str, Tensor]) -> Tensor:
+    def pose_exponent(self) -> Tensor:
+        """[rows] of the joints and the root together."""
         r = self.config.reward
-        reward = r.position * torch.exp(-r.position_sharpness * error["position"])
-        reward += r.pose * torch.exp(-r.pose_sharpness * error["pose"] - r.root_sharpness * error["root"])
-        reward += r.velocity * torch.exp(-r.velocity_sharpness * error["velocity"])
-        reward += r.root_velocity * torch.exp(-r.root_velocity_sharpness * error["root_velocity"])
-        if r.power > 0:
-            reward -= r.power * 1e-3 * (self._force * self._qvel[:, 6:]).abs().sum(1).float()
-        return reward
+        return -r.pose_sharpness * self.errors["pose"] - r.root_sharpness * self.errors["root"]
 
-    def _lost(self, distance: Tensor) -> Tensor:
+    def power(self) -> Tensor:
+        """[rows] W, of all motors."""
+        return (self._force * self._qvel[:, 6:]).abs().sum(1).float()
+
+    def _is_lost(self, distance: Tensor) -> Tensor:
         """[rows] bool: in training any body is too far off; in an evaluation the mean is, as others count."""
         if self._evaluation:
             return distance.mean(1) > MEAN_DISTANCE

@@ -7,14 +7,28 @@ from ludus.envs.humanoid.body import BODIES
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.motions import MotionLibrary
 from ludus.envs.humanoid.rotations import conjugate, heading, rotate
-from ludus.envs.humanoid.task import DT, HumanoidTask, from_root
-from ludus.envs.sim import Simulator
-from ludus.envs.sim_task import Rows, Score
+from ludus.envs.humanoid.task import DT, FEELING, HumanoidTask, from_root
+from ludus.envs.mujoco.simulator import Simulator
+from ludus.envs.mujoco.task import Rows
+from ludus.envs.mujoco.terms import Term
 
 _FALLEN = 0.5  # m, of the pelvis: lower, the humanoid does not walk any more
 _SHARPNESS = 4.0  # per (m/s)²
 _MOST_POSES = 512  # of the clips, that a pose is compared with
 _STYLE_SHARPNESS = 100.0  # per square metre, of the distance to the nearest pose; in evaluations
+
+
+REWARDS = {"speed": Term(lambda task: torch.exp(-_SHARPNESS * task.error))}
+JUDGED = {  # where a discriminator judges the style in training, and an evaluation has to
+    "speed": Term(lambda task: torch.exp(-_SHARPNESS * task.error), 0.5),
+    "style": Term(lambda task: torch.exp(-_STYLE_SHARPNESS * task.distance.square()), 0.5),
+}
+TERMINATIONS = {"fallen": Term(lambda task: task.fallen)}
+OBSERVATIONS = {
+    **FEELING,
+    "speed": Term(lambda task, rows: task.memory["speed"][rows, None]),
+    "way": Term(lambda task, rows: rotate(conjugate(task.sight.facing), task.ahead)[:, :2]),
+}
 
 
 class SpeedTask(HumanoidTask):
@@ -31,29 +45,30 @@ class SpeedTask(HumanoidTask):
         for name in ("speed", "speed_error", "pose_error"):  # asked for; sums over the episode so far
             self.memory[name] = torch.zeros(self.num_rows, device=self.device)
         self._poses = _pose_bank(library) if evaluation and config.discriminate == "motion" else None
-        self._ahead = torch.tensor([1.0, 0.0, 0.0], device=self.device)
+        self.ahead = torch.tensor([1.0, 0.0, 0.0], device=self.device)
+        rewards = REWARDS if self._poses is None else JUDGED
+        self.use_terms(config, rewards, TERMINATIONS, OBSERVATIONS, fused=False)
 
-    def observe_goal(self, rows: Rows, qpos: Tensor, bodies: Tensor, facing: Tensor) -> list[Tensor]:
-        way = rotate(conjugate(facing), self._ahead)[:, :2]
-        return [self.memory["speed"][rows, None], way]
+    error: Tensor  # [rows] (m/s)², of the newest step
+    distance: Tensor  # [rows] m, to the nearest pose
+    fallen: Tensor  # [rows] bool
 
-    def score(self) -> Score:
+    def measure(self) -> dict[str, Tensor]:
         self.memory["time"] += DT
         velocity = self._qvel[:, :2].float()
-        wanted = self._ahead[:2] * self.memory["speed"][:, None]
-        error = (velocity - wanted).square().sum(1)
-        self.memory["speed_error"] += error.sqrt()
+        wanted = self.ahead[:2] * self.memory["speed"][:, None]
+        self.error = (velocity - wanted).square().sum(1)
+        self.memory["speed_error"] += self.error.sqrt()
         if self.config.discriminate == "motion":
             self._remember_frame()
-        fallen = self._qpos[:, 2] < _FALLEN
-        reward, steps = torch.exp(-_SHARPNESS * error), self.elapsed.clamp(min=1)
-        metrics = {"success": (~fallen).float(), "speed_error": self.memory["speed_error"] / steps}
+        self.fallen = self._qpos[:, 2] < _FALLEN
+        steps = self.elapsed.clamp(min=1)
+        metrics = {"success": (~self.fallen).float(), "speed_error": self.memory["speed_error"] / steps}
         if self._poses is not None:
-            distance = self._distance_to_nearest_pose()
-            self.memory["pose_error"] += distance
+            self.distance = self._distance_to_nearest_pose()
+            self.memory["pose_error"] += self.distance
             metrics["pose_error"] = 1000 * self.memory["pose_error"] / steps
-            reward = (reward + torch.exp(-_STYLE_SHARPNESS * distance.square())) / 2
-        return Score(reward, fallen, metrics)
+        return metrics
 
     def _distance_to_nearest_pose(self) -> Tensor:
         """[rows] m, of the bodies as seen from the root to that pose of the clips which is most like it."""

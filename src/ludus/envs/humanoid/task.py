@@ -1,6 +1,6 @@
 """What all tasks of the humanoid share: acting, feeling its own body, starting in the middle of a clip."""
 
-from abc import abstractmethod
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -12,8 +12,9 @@ from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.motions import MotionLibrary, Reference, reference_of
 from ludus.envs.humanoid.rotations import conjugate, heading, multiply, rotate, two_axes
 from ludus.envs.humanoid.starts import StartWeights
-from ludus.envs.sim import Simulator
-from ludus.envs.sim_task import Rows, SimTask
+from ludus.envs.mujoco.simulator import Simulator
+from ludus.envs.mujoco.task import Rows, SimTask
+from ludus.envs.mujoco.terms import Term
 from ludus.envs.vec import State
 
 CONTROL_RATE = 30.0  # Hz
@@ -24,6 +25,26 @@ MOTOR_LAG = 0.05
 _EXTREMITIES = tuple(BODIES.index(name) for name in ("head", "right_hand", "left_hand", "right_foot", "left_foot"))
 SELF_SIZE = 1 + 6 + 3 + 3 + 2 * len(JOINTS) + 3 * (len(BODIES) - 1)
 FRAME_SIZE = 1 + 6 + 3 + 3 + 2 * len(JOINTS) + 3 * len(_EXTREMITIES)  # of a frame of a discriminator's window
+
+
+class Sight(NamedTuple):
+    """What the observation terms of some rows read."""
+
+    qpos: Tensor  # [n, 35]
+    bodies: Tensor  # [n, 15, 3]
+    facing: Tensor  # [n, 4] the rotation of the humanoid's heading
+    felt: list[Tensor]  # of `self_state`
+
+
+FEELING = {  # observation terms of every humanoid
+    "height": Term(lambda task, rows: task.sight.felt[0]),
+    "lean": Term(lambda task, rows: task.sight.felt[1]),
+    "velocity": Term(lambda task, rows: task.sight.felt[2]),
+    "turning": Term(lambda task, rows: task.sight.felt[3]),
+    "joints": Term(lambda task, rows: task.sight.felt[4]),
+    "joint_velocity": Term(lambda task, rows: task.sight.felt[5]),
+    "bodies": Term(lambda task, rows: from_root(task.sight.bodies, task.sight.facing)[:, 1:].flatten(1)),
+}
 
 
 class HumanoidTask(SimTask):
@@ -58,15 +79,12 @@ class HumanoidTask(SimTask):
         self._ctrl.copy_(center + self.config.action_scale * action)
 
     # Seeing -------------------------------------------------------------------------------------
-    def observe(self, rows: Rows) -> Tensor:
+    sight: Sight
+
+    def look_at(self, rows: Rows) -> None:
         qpos, qvel, bodies = self._qpos[rows].float(), self._qvel[rows].float(), self._body_pos[rows].float()
         facing = heading(qpos[:, 3:7])
-        parts = [*self_state(qpos, qvel, facing), from_root(bodies, facing)[:, 1:].flatten(1)]
-        return torch.cat([*parts, *self.observe_goal(rows, qpos, bodies, facing)], dim=1)
-
-    @abstractmethod
-    def observe_goal(self, rows: Rows, qpos: Tensor, bodies: Tensor, facing: Tensor) -> list[Tensor]:
-        """What is asked of the humanoid, each [n, size]; `facing` is the rotation of its heading."""
+        self.sight = Sight(qpos, bodies, facing, self_state(qpos, qvel, facing))
 
     # Time ---------------------------------------------------------------------------------------
     def _advance(self) -> None:

@@ -5,10 +5,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.eyes import make_eyes
 from ludus.envs.kuka.task import OBS_SIZE, KukaConfig, KukaPickPlace, scene_path
+from ludus.envs.mujoco.eyes import make_eyes
+from ludus.envs.mujoco.task import Rows
 from ludus.envs.row_space import RowSpace
-from ludus.envs.sim_task import Rows
 
 CAMERAS = ("agentview", "eye_in_hand")
 # What of the state an arm feels: its hand, its gripper, how far it lags behind, touch. Not where cube and pad are.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import gymnasium as gym
 import mujoco
@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from ludus.envs.kuka.kinematics import joints_for
+from ludus.envs.mujoco.simulator import SimulatorChoice, make_simulator
+from ludus.envs.mujoco.task import ALL_ROWS, Rows, SimTask
+from ludus.envs.mujoco.terms import Term, TermSettings
 from ludus.envs.row_space import RowSpace
-from ludus.envs.sim import SimulatorChoice, make_simulator
-from ludus.envs.sim_task import ALL_ROWS, Rows, Score, SimTask
 from ludus.ranges import MOST_ENVS, MOST_THREADS, SHARE, Range
 
 TABLE_TOP = 0.20  # m
@@ -39,7 +40,7 @@ FULL_POTENTIAL = 95.0  # of a cube at rest on the middle of the pad, the open ha
 
 
 @dataclass(frozen=True)
-class KukaConfig:
+class KukaConfig(TermSettings):
     """The KUKA pick-and-place task."""
 
     num_envs: Annotated[int, Range(1, MOST_ENVS)] = 128
@@ -64,6 +65,48 @@ def scene_path() -> Path:
     return Path(__file__).with_name("scene.xml")
 
 
+class Worth(NamedTuple):
+    """What the terms of a step read, each [rows]."""
+
+    progress: Tensor  # how much farther the job has come than ever before in the episode
+    success: Tensor  # bool
+    fallen: Tensor  # bool: the cube left the table
+
+
+class Sight(NamedTuple):
+    """What the observation terms of some rows read."""
+
+    sensors: Tensor  # [n, 11] hand's place and velocity, cube's velocity, touches
+    qpos: Tensor  # [n, 16]
+    to_goal: Tensor  # [n, 3] from the cube
+
+
+REWARDS = {
+    "progress": Term(lambda task: task.worth.progress),
+    "time": Term(lambda task: task.one, -0.1),
+    "success": Term(lambda task: task.worth.success, 20.0),
+    "fallen": Term(lambda task: task.worth.fallen, -5.0),
+}
+TERMINATIONS = {
+    "success": Term(lambda task: task.worth.success),
+    "fallen": Term(lambda task: task.worth.fallen),
+}
+OBSERVATIONS = {
+    "hand": Term(lambda task, rows: task.sight.sensors[:, :6]),  # position and velocity
+    "opening": Term(lambda task, rows: task.sight.qpos[:, 7:8] / FINGER_OPEN),
+    "grip": Term(lambda task, rows: task.memory["grip"][rows, None]),
+    "cube": Term(lambda task, rows: task.sight.qpos[:, 9:12]),
+    "cube_rotation": Term(lambda task, rows: task.cube_matrix[rows][:, :6]),
+    "cube_velocity": Term(lambda task, rows: task.sight.sensors[:, 6:9]),
+    "to_cube": Term(lambda task, rows: task.sight.qpos[:, 9:12] - task.sight.sensors[:, :3]),
+    "to_goal": Term(lambda task, rows: task.sight.to_goal),
+    # The way to carry, once there is something to carry.
+    "to_carry": Term(lambda task, rows: task.sight.to_goal * task.grasped(rows)[:, None]),
+    "lag": Term(lambda task, rows: task.memory["target"][rows] - task.sight.sensors[:, :3]),
+    "touch": Term(lambda task, rows: (task.sight.sensors[:, 9:11] > 0).to(task.dtype)),  # each fingertip the cube
+}
+
+
 class KukaPickPlace(SimTask):
     """Observation: 34 numbers; action: 3 for the hand's motion, 1 for the gripper (its average ≥ 0 opens)."""
 
@@ -86,7 +129,7 @@ class KukaPickPlace(SimTask):
         self._evaluation = evaluation
         self._qpos, self._ctrl = sim.field("qpos"), sim.field("ctrl")
         self._mocap_pos, self._sensors = sim.field("mocap_pos"), sim.field("sensordata")
-        self._cube_matrix = sim.field("xmat")[:, model.body("cube").id]  # [rows, 9]
+        self.cube_matrix = sim.field("xmat")[:, model.body("cube").id]  # [rows, 9]
         self._workspace = self._vector(WORKSPACE_LOW), self._vector(WORKSPACE_HIGH)
         self._home, self._fixed_places = self._vector(HOME), self._vector((*FIXED_CUBE, *FIXED_PAD))
         self._over_cube = self._vector((0.0, 0.0, 0.008))  # a hand that starts at the cube
@@ -99,6 +142,11 @@ class KukaPickPlace(SimTask):
             "goal": self._vector((0.0, 0.0, CUBE_ON_PAD)).repeat(num_envs, 1),  # [rows, 3] for the cube's centre
             "best_potential": torch.zeros(num_envs, dtype=self.dtype, device=self.device),  # of the episode
         }
+        self.one = torch.ones(num_envs, dtype=self.dtype, device=self.device)
+        self.use_terms(config, REWARDS, TERMINATIONS, OBSERVATIONS)
+
+    worth: Worth
+    sight: Sight
 
     def _vector(self, values: tuple[float, ...]) -> Tensor:
         return torch.tensor(values, dtype=self.dtype, device=self.device)
@@ -119,28 +167,13 @@ class KukaPickPlace(SimTask):
         self._ctrl[:, 7] = torch.where(grip >= 0, GRIP_FORCE, -GRIP_FORCE)
 
     # Seeing -------------------------------------------------------------------------------------
-    def observe(self, rows: Rows) -> Tensor:
-        sensors, qpos = self._sensors[rows], self._qpos[rows]
-        hand, cube = sensors[:, :3], qpos[:, 9:12]
-        to_goal = self.memory["goal"][rows] - cube
-        parts = [
-            sensors[:, :6],  # hand position and velocity
-            qpos[:, 7:8] / FINGER_OPEN,
-            self.memory["grip"][rows, None],
-            cube,
-            self._cube_matrix[rows][:, :6],
-            sensors[:, 6:9],  # cube velocity
-            cube - hand,
-            to_goal,
-            to_goal * self._grasped(rows)[:, None],  # the way to carry, once there is something to carry
-            self.memory["target"][rows] - hand,  # how far the hand lags behind
-            (sensors[:, 9:11] > 0).to(self.dtype),  # each fingertip touches the cube
-        ]
-        return torch.cat(parts, dim=1).float()
+    def look_at(self, rows: Rows) -> None:
+        qpos = self._qpos[rows]
+        self.sight = Sight(self._sensors[rows], qpos, self.memory["goal"][rows] - qpos[:, 9:12])
 
     # Worth --------------------------------------------------------------------------------------
-    def score(self) -> Score:
-        potential, on_pad, touching = self._potential(slice(None))
+    def measure(self) -> dict[str, Tensor]:
+        potential, on_pad, touching = self._potential(ALL_ROWS)
         best = self.memory["best_potential"]
         # Paying only for new bests: dropping the cube is not punished, so that picking it up is never
         # a risk. A symmetric difference teaches the policy not to touch it.
@@ -149,10 +182,9 @@ class KukaPickPlace(SimTask):
         resting = torch.linalg.vector_norm(self._sensors[:, 6:9], dim=1) < REST_SPEED
         success = on_pad & ~touching.any(dim=1) & resting
         fallen = ((self._qpos[:, 9:11] - self._table_center).abs() > self._table_half).any(dim=1)
-        reward = progress - 0.1 + 20.0 * success - 5.0 * fallen
-        metrics = {"success": success.float(), "grasped": self._grasped(slice(None)).float()}
-        metrics["fallen"] = fallen.float()
-        return Score(reward, success | fallen, metrics)
+        self.worth = Worth(progress, success, fallen)
+        grasped = self.grasped(ALL_ROWS)
+        return {"success": success.float(), "grasped": grasped.float(), "fallen": fallen.float()}
 
     def _potential(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """([n] how far the job has come, [n] bool cube lies on the pad, [n, 2] bool fingertips touch it)."""
@@ -162,7 +194,7 @@ class KukaPickPlace(SimTask):
         on_pad = (offset.abs() < self._on_pad).all(dim=1)
         lift = ((cube[:, 2] - TABLE_TOP - CUBE_HALF) / 0.05).clamp(0, 1)
         # A cube on the pad has been grasped and lifted; what is left to do there is to open the hand.
-        held = 10.0 * self._grasped(rows) * (1.0 + lift)
+        held = 10.0 * self.grasped(rows) * (1.0 + lift)
         hold = torch.where(on_pad, 20.0 + 5.0 / FINGER_OPEN * qpos[:, 7], held)
         distance = torch.linalg.vector_norm(torch.stack([cube - sensors[:, :3], offset]), dim=2)  # [2, n]
         reach, goal = torch.tanh(distance * self._nearness)
@@ -174,7 +206,7 @@ class KukaPickPlace(SimTask):
         """[n] how far the job of `rows` has come, from about 0 to about 1: a measure, paid to nobody."""
         return self._potential(rows)[0] / FULL_POTENTIAL
 
-    def _grasped(self, rows: Rows) -> Tensor:
+    def grasped(self, rows: Rows) -> Tensor:
         """[n] bool: both fingertips touch the cube and it is between them; a closed fist may push with both."""
         return (self._sensors[rows, 9:11] > 0).all(dim=1) & (self._qpos[rows, 7] > 0.5 * CUBE_HALF)
 

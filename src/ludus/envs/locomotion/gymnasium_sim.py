@@ -5,11 +5,13 @@ the fourth stage of the last substep, micrometres off the newest state), and com
 contact forces of that same point with `mj_rnePostConstraint`. Equal rewards and observations need both.
 """
 
+import copy
+
 import mujoco
 import torch
 from torch import Tensor
 
-from ludus.envs.sim import CpuSimulator
+from ludus.envs.mujoco.simulator import CpuSimulator
 
 
 class GymnasiumSimulator(CpuSimulator):
@@ -19,7 +21,7 @@ class GymnasiumSimulator(CpuSimulator):
         if name == "cfrc_ext" and name not in self._fields:
             # MuJoCo computes it only on demand, so the batch has nothing to copy out.
             self._num_contacts = self._batch.bind("ncon")
-            self._data = mujoco.MjData(self.model)
+            self._data, self._scratch = mujoco.MjData(self.model), copy.copy(self.model)
             self._fields[name] = torch.zeros((self.num_sims, self.model.nbody, 6), dtype=torch.float64)
         return super().field(name)
 
@@ -43,5 +45,6 @@ class GymnasiumSimulator(CpuSimulator):
         forces[:] = 0.0
         for sim in self._num_contacts.nonzero()[0].tolist():
             self._batch.get_data(sim, self._data)
-            mujoco.mj_rnePostConstraint(self.model, self._data)
+            model = self._batch.get_model(sim, self._scratch) if self._model_fields else self.model
+            mujoco.mj_rnePostConstraint(model, self._data)
             forces[sim] = self._data.cfrc_ext

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from ludus.envs.locomotion.gymnasium_sim import GymnasiumSimulator
-from ludus.envs.sim import Simulator, SimulatorChoice, make_simulator
-from ludus.envs.sim_task import Rows, Score, SimTask
+from ludus.envs.mujoco.simulator import Simulator, SimulatorChoice, make_simulator
+from ludus.envs.mujoco.task import Rows, SimTask
+from ludus.envs.mujoco.terms import Table, Term, TermSettings
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, did_you_mean
 from ludus.ranges import MOST_ENVS, MOST_THREADS, Range
@@ -141,7 +142,7 @@ TASKS: dict[str, TaskSpec] = {
 
 
 @dataclass(frozen=True)
-class LocomotionConfig:
+class LocomotionConfig(TermSettings):
     """A Gymnasium running task on the batched simulator."""
 
     task: str = "half-cheetah"
@@ -159,42 +160,52 @@ class LocomotionConfig:
 class LocomotionTask(SimTask):
     """Run forward along x. Actions are the controls; a clipped action is also charged as clipped."""
 
-    def __init__(self, name: str, spec: TaskSpec, sim: Simulator, max_steps: int) -> None:
+    def __init__(
+        self, name: str, spec: TaskSpec, sim: Simulator, max_steps: int, terms: TermSettings | None = None
+    ) -> None:
         self._spec = spec
         self._dt = sim.model.opt.timestep * spec.frame_skip
         self._qpos, self._qvel, self._ctrl = (sim.field(f) for f in ("qpos", "qvel", "ctrl"))
         # Views of the live fields, each [rows, width]: to observe is to concatenate them.
-        self._seen = [(sim.field(s.field)[:, s.skip :].view(sim.num_sims, -1), s.clip) for s in spec.seen]
+        self.seen = {s.field: sim.field(s.field)[:, s.skip :].view(sim.num_sims, -1) for s in spec.seen}
         self._contact_forces = sim.field("cfrc_ext").view(sim.num_sims, -1) if spec.contact_cost else None
         self._bodies_x, self._body_weights = _runner(spec.runner, sim)
         self._healthy_low, self._healthy_high = _healthy_bounds(spec.healthy, sim)
         low, high = sim.model.actuator_ctrlrange.astype(np.float32).T
-        obs_size = sum(view.shape[1] for view, _ in self._seen)
+        obs_size = sum(view.shape[1] for view in self.seen.values())
         super().__init__(name, sim, max_steps, obs_size, gym.spaces.Box(low, high, dtype=np.float32))
         # Kept, not read before each step: Gymnasium's lags the state, and a resumed state could not give it.
         self.memory["runner_x"] = self._runner_x()
         self._qpos0 = torch.as_tensor(sim.model.qpos0, dtype=self.dtype, device=self.device)
+        self.use_terms(terms or TermSettings(), *tables(spec))
+        if "body_mass" in self._randomized and spec.runner == "mass_center":
+            self._body_weights = sim.model_field("body_mass")
 
     def control(self, action: Tensor) -> None:
         self._ctrl.copy_(action)
 
-    def observe(self, rows: Rows) -> Tensor:
-        parts = [view[rows] if clip == inf else view[rows].clamp(-clip, clip) for view, clip in self._seen]
-        return torch.cat(parts, dim=1).float()
-
-    def score(self) -> Score:
-        spec = self._spec
+    def measure(self) -> dict[str, Tensor]:
         x = self._runner_x()
-        reward = (x - self.memory["runner_x"]) * (spec.forward_reward / self._dt)
+        self.forward = (x - self.memory["runner_x"]) * (self._spec.forward_reward / self._dt)
         self.memory["runner_x"].copy_(x)
-        reward.sub_(torch.linalg.vecdot(self._ctrl, self._ctrl), alpha=spec.ctrl_cost)
-        if self._contact_forces is not None:
-            reward -= self._contact_cost(self._contact_forces)
-        metrics = {"x_position": self._qpos[:, 0].float()}
-        if not spec.healthy:
-            return Score(reward, self._never, metrics)
-        healthy = self._healthy()
-        return Score(reward.add_(healthy, alpha=spec.healthy_reward), ~healthy, metrics)
+        if self._spec.healthy:
+            self.healthy = self._is_healthy()
+        return {"x_position": self._qpos[:, 0].float()}
+
+    forward: Tensor  # [rows] progress along x in the newest step, as Gymnasium pays it
+    healthy: Tensor  # [rows] bool
+
+    def squared_control(self) -> Tensor:
+        """[rows]"""
+        return torch.linalg.vecdot(self._ctrl, self._ctrl)
+
+    def contact_cost(self) -> Tensor:
+        """[rows] weighted and bounded."""
+        assert self._contact_forces is not None
+        clip = self._spec.contact_clip
+        bounded = self._contact_forces if clip == inf else self._contact_forces.clamp(-clip, clip)
+        cost = self._spec.contact_cost * torch.linalg.vecdot(bounded, bounded)
+        return cost.clamp(max=self._spec.contact_cost_max)
 
     def new_episodes(self, rows: Rows, n: int) -> dict[str, Tensor]:
         scale = self._spec.reset_noise
@@ -210,18 +221,36 @@ class LocomotionTask(SimTask):
 
     def _runner_x(self) -> Tensor:
         """[rows] the x whose progress is rewarded."""
-        return self._bodies_x @ self._body_weights
+        weights = self._body_weights
+        if weights.dim() == 2:  # masses that differ between simulations
+            return torch.linalg.vecdot(self._bodies_x, weights) / weights.sum(1)
+        return self._bodies_x @ weights
 
-    def _contact_cost(self, forces: Tensor) -> Tensor:
-        clip = self._spec.contact_clip
-        bounded = forces if clip == inf else forces.clamp(-clip, clip)
-        cost = self._spec.contact_cost * torch.linalg.vecdot(bounded, bounded)
-        return cost.clamp(max=self._spec.contact_cost_max)
-
-    def _healthy(self) -> Tensor:
+    def _is_healthy(self) -> Tensor:
         """[rows] bool"""
         state = torch.cat((self._qpos, self._qvel), dim=1)
         return ((self._healthy_low < state) & (state < self._healthy_high)).all(dim=1)
+
+
+def tables(spec: TaskSpec) -> tuple[Table, Table, Table]:
+    """Reward, termination and observation terms of a task."""
+    rewards = {
+        "forward": Term(lambda task: task.forward),
+        "control": Term(LocomotionTask.squared_control, -spec.ctrl_cost),
+    }
+    if spec.contact_cost:
+        rewards["contact"] = Term(LocomotionTask.contact_cost, -1.0)
+    if spec.healthy:
+        rewards["healthy"] = Term(lambda task: task.healthy, spec.healthy_reward)
+    ends = {"unhealthy": Term(lambda task: ~task.healthy)} if spec.healthy else {}
+    return rewards, ends, {part.field: _shown(part) for part in spec.seen}
+
+
+def _shown(part: Seen) -> Term:
+    name, clip = part.field, part.clip
+    if clip == inf:
+        return Term(lambda task, rows: task.seen[name][rows])
+    return Term(lambda task, rows: task.seen[name][rows].clamp(-clip, clip))
 
 
 def make_locomotion(
@@ -243,7 +272,7 @@ def make_locomotion(
         derived="as_stepped",
         threaded=GymnasiumSimulator,
     )
-    return LocomotionTask(f"locomotion:{config.task}", spec, sim, config.max_steps)
+    return LocomotionTask(f"locomotion:{config.task}", spec, sim, config.max_steps, config)
 
 
 def load_model(xml: str) -> mujoco.MjModel:

@@ -23,7 +23,6 @@ MOST_POSES = 4_000_000  # of single joints: half an hour of a body with 38, at 6
 HELD_SHARE = 0.4  # of poses that equal the one before: a lower rate stored as a higher one
 _SAME = 1e-5
 _LONGEST_LINE = 100_000  # characters: a thousand joints with six numbers each
-BALLS = tuple(joint for joint, order in HINGES.items() if len(order) == 3)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Distillation: a trained policy teaches one that sees less."""

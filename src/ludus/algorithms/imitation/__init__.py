@@ -1,0 +1,1 @@
+"""Adversarial imitation: PPO that a discriminator pays for moving as demonstrated."""

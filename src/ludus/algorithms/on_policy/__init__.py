@@ -1,0 +1,1 @@
+"""What algorithms that learn from rollouts share: the rollout, its segments and the job around them."""

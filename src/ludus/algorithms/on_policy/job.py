@@ -1,0 +1,163 @@
+"""What all learning from rollouts has in common: an iteration is a rollout and the batches made of it."""
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ludus.algorithms.on_policy.collector import Collector
+from ludus.algorithms.on_policy.config import OnPolicyTrainConfig, make_schedule
+from ludus.algorithms.on_policy.ram import MemoryPlan, plan_memory
+from ludus.algorithms.optimizer import FlatAdam
+from ludus.buffers.segments import Segments, SegmentSchedule
+from ludus.config import make_plan
+from ludus.envs import make_groups
+from ludus.envs.abilities import tabulate
+from ludus.envs.mujoco.simulator import lacks_warp
+from ludus.envs.row_space import numbers_in
+from ludus.envs.vec import State, VecEnv, derive_seed
+from ludus.policies.factory import make_actor_critic
+from ludus.training.evaluator import PolicyEvaluator, limit_warnings
+from ludus.training.job import Job, Show
+from ludus.training.ram import refuse_large_networks, refuse_what_cannot_fit
+
+
+class Learner(Protocol):
+    """Improves a policy from rollouts."""
+
+    optimizer: FlatAdam
+    rate_factor: float  # of the set step size, made smaller after trouble
+
+    def update(self, segments: Segments, progress: float) -> dict[str, Tensor]:
+        """All gradient steps that a rollout is good for. Metrics hold `train/skipped_updates`, a tensor."""
+        ...
+
+    def state(self) -> State: ...
+
+    def load_state(self, state: State) -> None: ...
+
+
+class OnPolicyJob(Job):
+    """Learns from each rollout once, then forgets it. A subclass says what learns (`_make_learner`)."""
+
+    learner: Learner
+
+    def __init__(self, config: OnPolicyTrainConfig, device: torch.device) -> None:
+        self.config, self.device = config, device
+        self.rate_name = f"{config.section}.learning-rate"
+        groups = make_groups(config.env, config.groups, device, config.episodic_reward)
+        self.schedule = schedule = make_schedule(config, sum(env.num_rows for env in groups))
+        batches = config.rollout.minibatches * config.rollout.update_epochs
+        self.plan = make_plan(config, schedule.segments * schedule.horizon, batches)
+        inputs = numbers_in(groups[0].obs_space)
+        refuse_large_networks(inputs, config.policy, 2 - config.policy.shared_trunk, device)
+        self.policy = make_actor_critic(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
+        self.models = {"policy": self.policy}
+        self.memory_plan = self._plan_memory(groups)
+        advice = f"Make --env.num-envs, --{config.section}.segments or --{config.section}.horizon smaller, "
+        advice += f"or take more --{config.section}.minibatches."
+        refuse_what_cannot_fit(self.memory_plan.total, self.memory_plan.line(), advice, device)
+        self.warnings = limit_warnings(config, groups[0])
+        if lacks_warp(getattr(config.env, "simulator", "threads"), device, groups[0].num_rows):
+            self.warnings += (
+                "MuJoCo Warp is not installed, so the CPU's threads simulate, which is much slower: "
+                "pip install 'ludus[gpu]'",
+            )
+        groups = self._prepare(groups)
+        self.learner = self._make_learner(groups, schedule)
+        self.collector = Collector(groups, self.policy, schedule, config.gamma, config.seed, config.cuda_graphs)
+        self.timing = self.collector.timing
+        self._evaluator = PolicyEvaluator(config, self.policy)
+        self._segments: Segments | None = None
+
+    @abstractmethod
+    def _make_learner(self, groups: list[VecEnv], schedule: SegmentSchedule) -> Learner:
+        """What improves `policy`."""
+
+    def _plan_memory(self, groups: list[VecEnv]) -> MemoryPlan:
+        return plan_memory(self.policy, self.schedule, self.config.rollout.minibatches, self.config.groups)
+
+    def _prepare(self, groups: list[VecEnv]) -> list[VecEnv]:
+        """The environments as they are stepped in; a subclass may pay for other things than they do."""
+        return groups
+
+    def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
+        self.collector.set_progress(progress)
+        steps = max(1, self.schedule.steps(number))
+        self._segments = self.collector.collect(number, lambda t: show(min(1.0, (t + 1) / steps), 0))
+        started = time.perf_counter()
+        metrics = self._learn(self._segments, progress)
+        metrics["train/skipped_updates"] = metrics["train/skipped_updates"].cpu()  # which waits for the update
+        self.timing.learn += time.perf_counter() - started
+        return metrics
+
+    def _learn(self, segments: Segments, progress: float) -> dict[str, Tensor]:
+        """All gradient steps that a rollout is good for."""
+        return self.learner.update(segments, progress)
+
+    def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
+        metrics = self._evaluator.evaluate(interrupted)
+        if metrics:
+            assert self._evaluator.newest is not None
+            self.collector.adapt(self._evaluator.newest.metrics, self._evaluator.newest.labels)
+        return metrics
+
+    def table(self) -> list[dict[str, Any]]:
+        newest = self._evaluator.newest
+        return [] if newest is None else tabulate(self.collector.groups[0].env, newest.metrics, newest.labels)
+
+    def cycle_metrics(self) -> dict[str, float]:
+        return self.collector.episode_metrics()
+
+    def fault_advice(self) -> dict[str, str]:
+        advice = self.collector.groups[0].env.fault_advice
+        return {f"rollout/{name}": told for name, told in advice.items()}
+
+    def weights(self) -> list[Tensor]:
+        return [self.learner.optimizer.flat]
+
+    @property
+    def rate_factor(self) -> float:
+        return self.learner.rate_factor
+
+    def set_rate_factor(self, factor: float) -> None:
+        self.learner.rate_factor = factor
+
+    def suspects(self) -> dict[str, Tensor]:
+        return {name: getattr(self._segments, name) for name in ("obs", "action", "reward")}
+
+    def lines(self) -> list[str]:
+        config, schedule = self.config, self.schedule
+        steps, parts = self.plan.steps_per_iteration, config.rollout.minibatches
+        passes = config.rollout.update_epochs
+        per_env = schedule.rows // config.env.num_envs
+        agents = f" × {per_env} agents" if per_env > 1 else ""
+        whole = self.policy.recurrent
+        part = f"{schedule.segments // parts:,} segments" if whole else f"{steps // parts:,} steps"
+        return [
+            f"{config.env.num_envs:,} environments{agents} in {config.groups} group{'s' * (config.groups > 1)}; "
+            f"networks {config.policy.told()}; seed {config.seed}, device {config.device}",
+            f"{schedule.segments:,} segments × {schedule.horizon} = {steps:,} steps → {parts} minibatches × "
+            f"{part}, {passes} pass{'es' * (passes > 1)}; {self.memory_plan.line()}",
+        ]
+
+    def state(self, whole: bool) -> State:
+        learner = {self.config.section: self.learner.state()}
+        if whole:
+            return {**learner, "collector": self.collector.state()}
+        return {**learner, "collector": None, "lessons": self.collector.lessons()}
+
+    def load_state(self, state: State, iteration: int) -> bool:
+        self.learner.load_state(state[self.config.section])
+        if state["collector"] is None:
+            self.collector.begin_at(iteration, state.get("lessons", []))
+            return False
+        self.collector.load_state(state["collector"])
+        return True
+
+    def close(self) -> None:
+        self.collector.close()
+        self._evaluator.close()

@@ -1,0 +1,83 @@
+"""Settings of proximal policy optimisation."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from ludus.algorithms.on_policy.config import OnPolicyTrainConfig, RolloutConfig
+from ludus.ranges import SHARE, Range
+
+
+@dataclass(frozen=True)
+class PPOConfig(RolloutConfig):
+    """Proximal policy optimisation."""
+
+    gamma: Annotated[float, SHARE] = 0.99
+    """Discount of the future, per step."""
+    gae_lambda: Annotated[float, SHARE] = 0.95
+    """How far advantages look ahead: 0 one step, 1 the whole episode."""
+    clip: Annotated[float, Range(0)] = 0.2
+    """How far the probability of an action may move in one iteration, as a ratio."""
+    value_clip: Annotated[float, Range(0)] = 0.0
+    """How far a value may move in one iteration, in units of normalised return; 0 does not limit it."""
+    value_coef: Annotated[float, Range(0)] = 0.5
+    """Weight of the value loss."""
+    entropy_coef: Annotated[float, Range()] = 0.0
+    """Weight of the entropy bonus at the start."""
+    entropy_coef_final: Annotated[float, Range()] = 0.0
+    """Weight of the entropy bonus at the end of the training (linear)."""
+    std_final: Annotated[float, Range(0, 100)] = 0.0
+    """Cap on a continuous policy's spread at the end, closing over the second half; 0 leaves it free."""
+    bound_coef: Annotated[float, Range(0)] = 0.0
+    """Weight of the squared excess of a continuous action's mean over the action bounds."""
+    l2_init: Annotated[float, Range(0)] = 0.0
+    """Weight of the squared distance of all weights to their initial values: keeps a network able to learn."""
+    normalize_advantage: bool = True
+    """Standardise advantages over each iteration's steps."""
+    normalize_returns: bool = True
+    """Divide rewards by the running spread of the discounted return."""
+    recompute_advantages: bool = False
+    """Estimate advantages anew, with the newest critic, before each pass; the value of what a truncated episode
+    ended with stays as it was seen."""
+    rho_clip: Annotated[float, Range(0)] = 0.0
+    """V-trace: an action counts in advantages by how much more likely it has become, up to this; 0: all alike."""
+    c_clip: Annotated[float, Range(0)] = 1.0
+    """V-trace: the same limit for what is passed on from later steps; used with rho_clip."""
+    prio_alpha: Annotated[float, Range(0, 100)] = 0.0
+    """Choose segments with probability ∝ (Σ|advantage|)^prio_alpha; 0: each exactly once a pass."""
+    prio_beta: Annotated[float, SHARE] = 0.2
+    """How far such a choice is corrected by weights at the start; fully (1) at the end of the training."""
+    target_kl: Annotated[float, Range(0)] = 0.0
+    """Wanted divergence of an iteration's policies; 0 ignores it."""
+    kl_control: Literal["stop", "adapt"] = "stop"
+    """Above 1.5 × target_kl, stop the iteration's updates; or adapt the step size between iterations."""
+
+
+@dataclass(frozen=True)
+class PPOTrainConfig(OnPolicyTrainConfig):
+    """A run of PPO."""
+
+    algo: str = "ppo"
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    """Proximal policy optimisation."""
+
+    section: ClassVar[str] = "ppo"
+
+    @property
+    def gamma(self) -> float:
+        return self.ppo.gamma
+
+    @property
+    def whole_segments(self) -> bool:
+        return super().whole_segments or self.ppo.prio_alpha > 0
+
+    def why_useless(self, setting: str, given: Collection[str]) -> str:
+        return _INSTEAD.get(setting) or _INSTEAD.get(setting.partition(".")[0], "")
+
+
+_INSTEAD = {  # what PPO does in the place of other algorithms' settings
+    "replay.batch_size": "PPO splits an iteration's steps into --ppo.minibatches parts.",
+    "replay.train_batches": "PPO takes --ppo.minibatches × --ppo.update-epochs gradient steps an iteration.",
+    "reward": "PPO learns from its own rollouts, and is paid by the environment; take --algo sac or td3.",
+    "data": "PPO learns from its own rollouts, not from recorded episodes; take --algo sac or td3.",
+}

@@ -1,0 +1,130 @@
+"""Algorithms by name: those of Ludus, those of installed packages, and those that a program registers.
+
+A folder beside this file with a `registration.py` is found by itself. Another package says in its pyproject.toml
+which algorithms it brings, and nothing of it is imported before one is asked for:
+
+    [project.entry-points."ludus.algorithms"]
+    crossq = "my_package.crossq:CROSSQ"
+
+`module:NAME` names one that is neither installed nor registered; importing it is decided in `ludus.trust`.
+"""
+
+import functools
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ludus.config import TrainConfig
+from ludus.envs.importing import import_module_of
+from ludus.errors import ConfigError, did_you_mean
+from ludus.policies.factory import MakePolicy
+from ludus.training.job import Job
+
+ENTRY_POINTS = "ludus.algorithms"
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to learn."""
+
+    name: str
+    """What --algo takes."""
+    summary: str
+    """A line for 'ludus list'."""
+    config: type[TrainConfig]
+    """Its settings: a subclass with a section of its own. The default of `algo` there is `name`."""
+    job: Callable[[Any, torch.device], Job]
+    """Makes what a training does, of such a configuration."""
+    adapt: Callable[[TrainConfig], TrainConfig]
+    """A preset of any algorithm, as this one would train it: `ludus train PRESET --algo NAME`."""
+    policy: MakePolicy | None = None
+    """Makes the policy of a checkpoint whose kind is `name`; None: the algorithm uses a policy of Ludus."""
+    acts: bool = True
+    """Whether it learns a policy, which can be evaluated, watched and exported."""
+
+
+_REGISTERED: dict[str, Algorithm] = {}
+
+
+def register_algorithm(algorithm: Algorithm) -> Algorithm:
+    """Make an algorithm known by its name to this program."""
+    known = _REGISTERED.get(algorithm.name, built_in().get(algorithm.name))
+    if known is not None and known != algorithm:
+        raise ConfigError(f"There is an algorithm {algorithm.name!r} already: {known.summary} Take another name.")
+    _REGISTERED[algorithm.name] = algorithm
+    return algorithm
+
+
+def find_algorithm(name: str) -> Algorithm:
+    """An algorithm by its name, or the one that "module:NAME" names, which the caller may import."""
+    if name in _REGISTERED or name in built_in():
+        return _REGISTERED.get(name) or built_in()[name]
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        return _expect_algorithm(getattr(import_module_of(module, name), attribute, None), name)
+    installed = _installed()
+    if name in installed:
+        return _expect_algorithm(_load(installed[name]), installed[name].value)
+    known = algorithm_names()
+    raise ConfigError(
+        f"There is no algorithm {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}; "
+        "one of your own is 'module:NAME'."
+    )
+
+
+def make_job(config: TrainConfig, device: torch.device) -> Job:
+    """What a training by `config.algo` does."""
+    return find_algorithm(config.algo).job(config, device)
+
+
+def learns_policy(name: str) -> bool:
+    """Whether runs of this algorithm have a policy. One that is named by its module is not imported for that."""
+    return ":" in name or find_algorithm(name).acts
+
+
+def algorithm_names() -> list[str]:
+    """All that --algo takes by name; nothing of other packages is imported for it."""
+    return list(dict.fromkeys((*built_in(), *_REGISTERED, *_installed())))
+
+
+def algorithms_with(section: str) -> str:
+    """Which of Ludus' algorithms have this section of settings: "sac, td3 and dqn"."""
+    return _listed([name for name, algorithm in built_in().items() if hasattr(algorithm.config(), section)])
+
+
+@functools.cache
+def built_in() -> dict[str, Algorithm]:
+    """Those of the folders beside this file."""
+    folders = [file.parent.name for file in Path(__file__).parent.glob("*/registration.py")]
+    modules = [importlib.import_module(f"ludus.algorithms.{folder}.registration") for folder in folders]
+    found: list[Algorithm] = [algorithm for module in modules for algorithm in module.ALGORITHMS]
+    return {algorithm.name: algorithm for algorithm in sorted(found, key=lambda algorithm: algorithm.name)}
+
+
+def _installed() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+
+
+def _load(point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except (Exception, SystemExit) as error:  # whatever a package of others does when it is imported
+        package = point.dist.name if point.dist is not None else point.value
+        problem = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"The algorithm {point.name!r} of {package} cannot be imported: {problem}") from error
+
+
+def _expect_algorithm(found: Any, name: str) -> Algorithm:
+    if not isinstance(found, Algorithm):
+        raise ConfigError(f"{name!r} is no ludus.Algorithm, but {type(found).__name__}.")
+    return found
+
+
+def _listed(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last

@@ -1,0 +1,1 @@
+"""SAC, TD3 and DQN: learning from a replay."""

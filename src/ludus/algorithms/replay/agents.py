@@ -1,0 +1,349 @@
+"""SAC, TD3 and DQN: one gradient step on a batch of transitions, its gradient written out.
+
+The gradients of policy and critics are all taken at the same weights and applied together, which lets the two
+share their passes: a critic judges the recorded actions and the policy's new ones in one go, and the policy acts
+on both observations of a transition in one. The tests hold every gradient against autograd.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ludus.algorithms.optimizer import FlatAdam
+from ludus.algorithms.replay.config import (
+    DQNConfig,
+    DQNTrainConfig,
+    ReplayConfig,
+    ReplayTrainConfig,
+    SACConfig,
+    SACTrainConfig,
+    TD3Config,
+    TD3TrainConfig,
+)
+from ludus.envs.vec import State
+from ludus.policies.heads import Head
+from ludus.policies.mlp import MLP
+from ludus.policies.replay_heads import DeterministicHead, GreedyHead, SquashedHead
+from ludus.policies.replay_policy import FlatParameters, ReplayPolicy, Twin, flat_copies
+from ludus.policies.taped import TapedEncoder
+
+_NO_CLIP = float("inf")
+CriticEncoder = MLP | TapedEncoder  # without layers, where critics see numbers as they are
+
+
+class Batch(NamedTuple):
+    """Transitions. The observations before and after them lie in one tensor, before first."""
+
+    x: Tensor  # [2n, size] prepared
+    action: Tensor  # [n, actions] in the head's units
+    reward: Tensor  # [n]
+    discount: Tensor  # [n] of what follows; 0 where the task ended
+    noise: Tensor  # [2n, noise of the head]
+    await_reward: Callable[[], None] = lambda: None  # before it is read: it may be on its way, on another stream
+
+
+class Agent(ABC):
+    """A policy with what it learns with. `learn` runs under inference mode, and on a GPU inside a CUDA graph."""
+
+    measures: tuple[str, ...]  # what `learn` returns, in order
+
+    def __init__(self, policy: ReplayPolicy, config: ReplayConfig) -> None:
+        self.policy, self.config = policy, config
+        self.rate = torch.full((), config.learning_rate, device=policy.device)
+
+    @abstractmethod
+    def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
+        """Gradient step number `update` (0, 1, …); returns `measures` as one tensor if they are wanted."""
+
+    def kind_of(self, update: int) -> tuple[bool, ...]:
+        """What `update` decides about a gradient step: steps alike share a recorded graph."""
+        return (self._moves_target(update),)
+
+    def _moves_target(self, update: int) -> bool:
+        return (update + 1) % self.config.train_target == 0
+
+    def set_progress(self, fraction: float, acting: Head | None = None) -> None:  # noqa: B027 (most ignore it)
+        """Told before each iteration how much of the training is done; `acting`: the head of a copy that acts."""
+
+    @property
+    @abstractmethod
+    def optimizers(self) -> list[FlatAdam]: ...
+
+    @property
+    @abstractmethod
+    def targets(self) -> dict[str, Tensor]:
+        """Flat weights of the target networks."""
+
+    @abstractmethod
+    def learned(self) -> dict[str, Tensor]:
+        """Weights that are not the policy's."""
+
+    def state(self) -> State:
+        return {
+            "optimizers": [optimizer.state() for optimizer in self.optimizers],
+            "targets": {name: value.clone() for name, value in self.targets.items()},
+            "learned": {name: value.detach().clone() for name, value in self.learned().items()},
+        }
+
+    def load_state(self, state: State) -> None:
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state(saved)
+        with torch.no_grad():
+            for name, value in self.targets.items():
+                value.copy_(state["targets"][name])
+            for name, value in self.learned().items():
+                value.copy_(state["learned"][name])
+
+    def _move(self, target: Tensor, source: Tensor) -> None:
+        target.lerp_(source, 1.0 - self.config.polyak)
+
+
+def _weights(optimizer: FlatAdam, module: nn.Module) -> FlatParameters:
+    """A module's parameters, and the part of the optimiser's flat tensor in which they lie."""
+    parameters = list(module.parameters())
+    first = [id(p) for p in optimizer.parameters].index(id(parameters[0]))
+    place = sum(p.numel() for p in optimizer.parameters[:first])
+    return parameters, optimizer.flat[place : place + sum(p.numel() for p in parameters)]
+
+
+def _critic_gradients(
+    critics: Twin, encoder: CriticEncoder, seen: list[Tensor], recorded: Tensor, chosen: Tensor, target: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Write the gradients of critics and their encoder towards `target`, and return the policy's way up.
+
+    `seen` are the encoder's outputs, of the n transitions first. Returns (d −min Q / d chosen action [n, actions],
+    min Q of the chosen actions, the errors [2, n]).
+    """
+    n, learns = len(target), isinstance(encoder, TapedEncoder)
+    x = seen[-1][:n]
+    inputs = torch.cat([torch.cat([x, x]), torch.cat([recorded, chosen])], 1)
+    outputs, values = critics.outputs(inputs)  # [2, 2n]
+    errors, free = values[:, :n] - target, values[:, n:]
+    lower = free.amin(0)
+    # Of mean error² / 2 for the recorded actions, and of −mean min Q for the chosen ones.
+    gradient = torch.cat([errors, (free > lower).float().sub_(1.0)], 1).div_(n)
+    back = critics.backward(outputs, gradient, n, need_inputs=learns)
+    if learns:
+        encoder.backward(seen, back[:n, : x.shape[1]])
+        back = back[n:]
+    return back[:, x.shape[1] :], lower, errors
+
+
+def _trust_in_critic(bc: float, q: Tensor) -> Tensor:
+    """TD3+BC (Fujimoto & Gu 2021): the critic's say relative to imitation, whatever the size of its values."""
+    return bc / q.abs().mean().clamp(min=1e-6)
+
+
+class SAC(Agent):
+    """Soft actor-critic (Haarnoja et al. 2018) with two critics and an adapted temperature."""
+
+    measures = ("q_loss", "pi_loss", "q_mean", "entropy", "alpha")
+
+    def __init__(self, policy: ReplayPolicy, config: ReplayConfig, sac: SACConfig) -> None:
+        super().__init__(policy, config)
+        assert isinstance(policy.head, SquashedHead)
+        self.head, self.sac = policy.head, sac
+        actions = policy.head.action_size
+        self.target_entropy = sac.target_entropy or -float(actions)
+        self.encoder = policy.make_critic_encoder().to(policy.device)
+        self.critics = Twin(self.encoder.features + actions, policy.config).to(policy.device)
+        self.log_alpha = nn.Parameter(torch.tensor(sac.alpha, device=policy.device).log())
+        own_encoder = [] if policy.shared_encoder is not None else [*self.encoder.parameters()]
+        self.optimizer = FlatAdam(
+            [*policy.parameters(), *own_encoder, *self.critics.parameters(), self.log_alpha], _NO_CLIP, eps=1e-8
+        )
+        judging = {"critics": _weights(self.optimizer, self.critics)}
+        if isinstance(self.encoder, TapedEncoder):
+            judging["encoder"] = _weights(self.optimizer, self.encoder)
+        self._judging = {name: flat for name, (_, flat) in judging.items()}
+        targets, (critics, encoder) = flat_copies([self.critics, self.encoder], [*judging.values()])
+        self._targets = dict(zip(judging, targets, strict=True))
+        assert isinstance(critics, Twin)
+        assert isinstance(encoder, MLP | TapedEncoder)
+        self.target_critics, self.target_encoder = critics, encoder
+
+    def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
+        n, x, bc = len(batch.reward), batch.x, self.config.bc
+        shared = self.policy.shared_encoder
+        seen = self.encoder.outputs(x[:n]) if shared is None else shared.outputs(x, n)
+        outputs, params = self.policy.outputs(x if shared is None else seen[-1], n)
+        sample = self.head.sample_with_log_prob(params, batch.noise)
+        alpha = self.log_alpha.exp()
+        follows = self.target_critics.lower(torch.cat([self.target_encoder.forward(x[n:]), sample.action[n:]], 1))
+        batch.await_reward()
+        target = torch.addcmul(batch.reward, batch.discount, follows - alpha * sample.log_prob[n:])
+        now = type(sample)(*(part[:n] for part in sample))
+        way_up, q, errors = _critic_gradients(self.critics, self.encoder, seen, batch.action, now.action, target)
+        trust = _trust_in_critic(bc, q) if bc > 0 else torch.ones_like(alpha)
+        gradient = self.head.gradient(now, way_up * trust, alpha * trust / n)
+        if bc > 0:
+            gradient[:, : self.head.action_size] += _imitation_gradient(params[:n], batch.action)
+        self.policy.backward(outputs, gradient)
+        log_prob = now.log_prob.mean()
+        if self.sac.learn_alpha:  # more weight while the entropy −log_prob is below its target
+            assert self.log_alpha.grad is not None
+            self.log_alpha.grad.copy_(-(log_prob + self.target_entropy))
+        self.optimizer.step(self.rate)
+        if self._moves_target(update):
+            for name, target_weights in self._targets.items():
+                self._move(target_weights, self._judging[name])
+        if not measured:
+            return None
+        q_loss, q_mean = errors.square().mean(), q.mean()
+        return torch.stack([q_loss, alpha * log_prob - q_mean, q_mean, -log_prob, alpha])
+
+    @property
+    def optimizers(self) -> list[FlatAdam]:
+        return [self.optimizer]
+
+    @property
+    def targets(self) -> dict[str, Tensor]:
+        return self._targets
+
+    def learned(self) -> dict[str, Tensor]:
+        return {**self._judging, "log_alpha": self.log_alpha}
+
+
+def _imitation_gradient(params: Tensor, recorded: Tensor) -> Tensor:
+    """d/d mean of the mean squared distance of tanh(mean) to the recorded actions."""
+    action = params[:, : recorded.shape[1]].tanh()
+    return (action - recorded) * (1.0 - action * action) * (2.0 / recorded.numel())
+
+
+class TD3(Agent):
+    """Twin delayed DDPG (Fujimoto et al. 2018)."""
+
+    measures = ("q_loss", "pi_loss", "q_mean")
+
+    def __init__(self, policy: ReplayPolicy, config: ReplayConfig, td3: TD3Config) -> None:
+        super().__init__(policy, config)
+        assert isinstance(policy.head, DeterministicHead)
+        self.head, self.td3 = policy.head, td3
+        policy.head.spread.fill_(td3.exploration)
+        self.encoder = policy.make_critic_encoder().to(policy.device)
+        self.critics = Twin(self.encoder.features + policy.head.action_size, policy.config).to(policy.device)
+        acting = [*policy.encoder.parameters(), *policy.head.parameters()]
+        judging = [*self.encoder.parameters(), *self.critics.parameters()]
+        self.actor_optimizer = FlatAdam(acting, _NO_CLIP, eps=1e-8)
+        self.critic_optimizer = FlatAdam(judging, _NO_CLIP, eps=1e-8)
+        flats = [(o.parameters, o.flat) for o in (self.actor_optimizer, self.critic_optimizer)]
+        targets, (actor, encoder, critics) = flat_copies([policy, self.encoder, self.critics], flats)
+        self._target_actor, self._target_weights = targets
+        assert isinstance(actor, ReplayPolicy)
+        assert isinstance(encoder, MLP | TapedEncoder)
+        assert isinstance(critics, Twin)
+        self.target_policy, self.target_encoder, self.target_critics = actor, encoder, critics
+
+    def kind_of(self, update: int) -> tuple[bool, ...]:
+        return self._moves_target(update), self._moves_policy(update)
+
+    def _moves_policy(self, update: int) -> bool:
+        return (update + 1) % self.td3.policy_delay == 0
+
+    def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
+        n, x, bc = len(batch.reward), batch.x, self.config.bc
+        limit = self.td3.target_noise_clip
+        noise = (batch.noise[n:] * self.td3.target_noise).clamp_(-limit, limit)
+        shared, after = self.policy.shared_encoder is not None, self.target_encoder.forward(x[n:])
+        next_action = (self.target_policy.params(after if shared else x[n:]).tanh() + noise).clamp_(-1.0, 1.0)
+        follows = self.target_critics.lower(torch.cat([after, next_action], 1))
+        batch.await_reward()
+        target = torch.addcmul(batch.reward, batch.discount, follows)
+        seen = self.encoder.outputs(x[:n])
+        outputs, params = self.policy.outputs(seen[-1] if shared else x[:n])
+        action = params.tanh()
+        way_up, q, errors = _critic_gradients(self.critics, self.encoder, seen, batch.action, action, target)
+        if self._moves_policy(update):
+            if bc > 0:
+                way_up = way_up * _trust_in_critic(bc, q)
+            gradient = way_up * (1.0 - action * action)
+            if bc > 0:
+                gradient += _imitation_gradient(params, batch.action)
+            self.policy.backward(outputs, gradient)
+            self.actor_optimizer.step(self.rate)
+        self.critic_optimizer.step(self.rate)
+        if self._moves_target(update):
+            self._move(self._target_actor, self.actor_optimizer.flat)
+            self._move(self._target_weights, self.critic_optimizer.flat)
+        if not measured:
+            return None
+        q_mean = q.mean()
+        return torch.stack([errors.square().mean(), -q_mean, q_mean])
+
+    @property
+    def optimizers(self) -> list[FlatAdam]:
+        return [self.actor_optimizer, self.critic_optimizer]
+
+    @property
+    def targets(self) -> dict[str, Tensor]:
+        return {"actor": self._target_actor, "critics": self._target_weights}
+
+    def learned(self) -> dict[str, Tensor]:
+        return {"critics": self.critic_optimizer.flat}
+
+
+class DQN(Agent):
+    """Deep Q-learning (Mnih et al. 2015); the next action is chosen by the network that learns (double DQN)."""
+
+    measures = ("q_loss", "q_mean")
+
+    def __init__(self, policy: ReplayPolicy, config: ReplayConfig, dqn: DQNConfig) -> None:
+        super().__init__(policy, config)
+        assert isinstance(policy.head, GreedyHead)
+        self.head, self.dqn = policy.head, dqn
+        self.optimizer = FlatAdam(policy.parameters(), 10.0, eps=1e-8)
+        (self._target_weights,), (target,) = flat_copies(
+            [policy], [(self.optimizer.parameters, self.optimizer.flat)]
+        )
+        assert isinstance(target, ReplayPolicy)
+        self.target_policy = target
+
+    def set_progress(self, fraction: float, acting: Head | None = None) -> None:
+        done = min(1.0, fraction / max(self.dqn.epsilon_until, 1e-9))
+        for head in (self.head, acting):
+            if isinstance(head, GreedyHead):
+                head.epsilon.fill_(self.dqn.epsilon + (self.dqn.epsilon_final - self.dqn.epsilon) * done)
+
+    def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
+        n, x = len(batch.reward), batch.x
+        outputs, values = self.policy.outputs(x, n)
+        best = values[n:].argmax(1, keepdim=True)
+        follows = self.target_policy.params(x[n:]).gather(1, best).squeeze(1)
+        batch.await_reward()
+        target = torch.addcmul(batch.reward, batch.discount, follows)
+        chosen = batch.action.long()
+        q = values[:n].gather(1, chosen).squeeze(1)
+        error = q - target
+        gradient = torch.zeros_like(values[:n])
+        gradient.scatter_(1, chosen, (error.clamp(-1.0, 1.0) / n)[:, None])  # of the Huber loss
+        self.policy.backward(outputs, gradient)
+        self.optimizer.step(self.rate)
+        if self._moves_target(update):
+            self._move(self._target_weights, self.optimizer.flat)
+        return torch.stack([error.square().mean(), q.mean()]) if measured else None
+
+    @property
+    def optimizers(self) -> list[FlatAdam]:
+        return [self.optimizer]
+
+    @property
+    def targets(self) -> dict[str, Tensor]:
+        return {"policy": self._target_weights}
+
+    def learned(self) -> dict[str, Tensor]:
+        return {}
+
+
+def make_agent(policy: ReplayPolicy, config: ReplayTrainConfig, seed: int) -> Agent:
+    """The agent that the configuration is of, with new critics whose weights `seed` alone determines."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if isinstance(config, SACTrainConfig):
+            return SAC(policy, config.replay, config.sac)
+        if isinstance(config, TD3TrainConfig):
+            return TD3(policy, config.replay, config.td3)
+        assert isinstance(config, DQNTrainConfig)
+        return DQN(policy, config.replay, config.dqn)

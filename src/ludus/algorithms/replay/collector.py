@@ -1,0 +1,204 @@
+"""Fills an episode store: the policy explores, and whole episodes and open ones are there to be learned from."""
+
+import copy
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ludus.buffers.episodes import EpisodeStore
+from ludus.envs.finite import refuse_non_finite
+from ludus.envs.vec import (
+    EpisodeStats,
+    State,
+    Step,
+    VecEnv,
+    derive_seed,
+    env_faults,
+    restore_generator,
+    rollout_metrics,
+)
+from ludus.errors import ConfigError
+from ludus.policies.replay_policy import ReplayPolicy
+from ludus.training.timing import Timing
+
+
+class _Group:
+    """One group of environments, and the lanes of the store their episodes go to."""
+
+    def __init__(self, env: VecEnv, first: int, seed: int) -> None:
+        self.env = env
+        self.lanes = slice(first, first + env.num_rows)
+        self.stats = EpisodeStats(env.num_rows, env.device)
+        self.obs = env.reset(seed)
+        if env.present is not None:  # which some say only now
+            raise ConfigError(f"In {env.name} agents come and go, which only PPO can learn from: take --algo ppo.")
+        self.action: Tensor | None = None  # in the head's units, while the environments step
+
+
+class ReplayCollector:
+    """Owns the training environments and the randomness of exploring."""
+
+    def __init__(self, envs: list[VecEnv], policy: ReplayPolicy, store: EpisodeStore, seed: int) -> None:
+        self.store = store
+        self.groups: list[_Group] = []
+        for i, env in enumerate(envs):
+            first = self.groups[-1].lanes.stop if self.groups else 0
+            group = _Group(env, first, derive_seed(seed, 0, i))
+            store.begin(slice(None), {"obs": group.obs}, group.lanes)
+            self.groups.append(group)
+        self.rows = self.groups[-1].lanes.stop
+        self.actor = _LaggingCopy(policy, envs[0].device) if _apart(policy, envs[0]) else _Itself(policy)
+        self.generator = torch.Generator(device=self.actor.policy.device).manual_seed(derive_seed(seed, 1))
+        self.timing = Timing()
+        self._last_metrics: dict[str, float] = {}
+
+    @torch.no_grad()
+    def collect(self, steps: int, at_random: bool, on_step: Callable[[int], None] = lambda t: None) -> None:
+        """Step every environment so many times, with random actions or the policy's sampled ones."""
+        policy, head = self.actor.newest(), self.actor.policy.head
+        draws = head.random if at_random and policy.mask is None else head.noise
+        drawn = draws((steps, self.rows), self.generator)
+        for t in range(steps):
+            for group in self.groups:
+                started = time.perf_counter()
+                group.action = self._choose(policy, group.obs, drawn[t, group.lanes], at_random)
+                group.env.begin_step(head.to_env(group.action))
+                self.timing.act += time.perf_counter() - started
+            for group in self.groups:
+                started = time.perf_counter()
+                step = group.env.end_step()
+                self.timing.simulate += time.perf_counter() - started
+                self._record(group, step)
+            on_step(t)
+
+    def _choose(self, policy: ReplayPolicy, obs: Tensor, drawn: Tensor, at_random: bool) -> Tensor:
+        if at_random and policy.mask is None:
+            return drawn
+        x = policy.prepare(obs)
+        if at_random:  # among the valid actions: the first of the noise is DQN's, whether to explore
+            return policy.head.mode(policy.masked(drawn[:, 1:], x))
+        params, _ = policy.params_of(x, policy.start(0))
+        return policy.head.sample(params, drawn)
+
+    def _record(self, group: _Group, step: Step) -> None:
+        self._refuse_non_finite(group.env, {"reward": step.reward, "observation": self._numbers(step.obs)})
+        group.stats.update(step)
+        done = step.done
+        ended = done.nonzero().squeeze(1).cpu()
+        after = step.obs
+        if len(ended):
+            after = torch.where(done.view(-1, *[1] * (after.ndim - 1)), step.final_obs, after)
+            self._refuse_non_finite(group.env, {"last observation": self._numbers(after)})
+        assert group.action is not None
+        hidden = group.env.hidden_reward
+        self.store.append(group.action, step.reward, {"obs": after}, hidden, group.lanes)
+        if len(ended):
+            success = step.metrics.get("success")
+            told = None if success is None else success[ended]
+            self.store.finish(ended + group.lanes.start, step.terminated[ended], told)
+            self.store.begin(ended, {"obs": step.obs}, group.lanes)
+        group.obs = step.obs
+
+    def _refuse_non_finite(self, env: VecEnv, given: dict[str, Tensor]) -> None:
+        """One NaN in the replay would be drawn again and again."""
+        refuse_non_finite(given, env.num_rows, env.name)
+
+    def _numbers(self, obs: Tensor) -> Tensor:
+        """What of observations may be NaN."""
+        rows = self.actor.policy.rows
+        return obs if rows is None else rows.numbers_of(obs)
+
+    # Metrics and state --------------------------------------------------------------------------
+    def episode_metrics(self) -> dict[str, float]:
+        metrics = rollout_metrics([group.stats for group in self.groups], self._last_metrics)
+        return metrics | env_faults([group.env for group in self.groups])
+
+    def set_progress(self, fraction: float) -> None:
+        for group in self.groups:
+            group.env.set_progress(fraction)
+
+    def state(self) -> State:
+        groups = [{"env": g.env.state(), "stats": g.stats.state(), "obs": g.obs.clone()} for g in self.groups]
+        return {"groups": groups, "generator": self.generator.get_state(), "last_metrics": self._last_metrics}
+
+    def load_state(self, state: State) -> None:
+        for group, saved in zip(self.groups, state["groups"], strict=True):
+            group.env.load_state(saved["env"])
+            group.stats.load_state(saved["stats"])
+            group.obs = saved["obs"].to(group.env.device)
+        restore_generator(self.generator, state["generator"])
+        self._last_metrics = dict(state["last_metrics"])
+
+    def begin_anew(self) -> None:
+        """The episodes that were open are lost; the environments have just been reset."""
+        for group in self.groups:
+            self.store.begin(slice(None), {"obs": group.obs}, group.lanes)
+
+    def close(self) -> None:
+        for group in self.groups:
+            group.env.close()
+
+
+# Who acts ---------------------------------------------------------------------------------------
+def _apart(policy: ReplayPolicy, env: VecEnv) -> bool:
+    return policy.device.type != env.device.type
+
+
+class _Itself:
+    """Environments beside the policy: it acts itself."""
+
+    def __init__(self, policy: ReplayPolicy) -> None:
+        self.policy = policy
+
+    def newest(self) -> ReplayPolicy:
+        return self.policy
+
+    def note(self) -> None:
+        """The weights have changed."""
+
+
+class _LaggingCopy:
+    """Environments on the CPU, learning on a GPU: a copy acts here while the GPU goes on learning.
+
+    It is one iteration behind. Asking for the newest weights would wait for all updates under way, and neither
+    environments nor GPU would do anything while the other works. How much it explores is not behind: that its
+    agent tells it.
+    """
+
+    def __init__(self, policy: ReplayPolicy, device: torch.device) -> None:
+        self._source = _learned(policy)
+        self.policy = copy.deepcopy(policy).to(device)
+        self._copies = _learned(self.policy)
+        on_gpu = policy.device.type == "cuda"
+        self._on_the_way: list[list[Tensor]] = [
+            [torch.empty(t.shape, dtype=t.dtype, pin_memory=on_gpu) for t in self._source] for _ in range(2)
+        ]
+        self._arrived = [torch.cuda.Event() for _ in range(2)] if on_gpu else []
+        self._noted = 0
+        self.note()
+        self.note()
+
+    def note(self) -> None:
+        """The weights have changed: begin to bring them here."""
+        place = self._noted % 2
+        for host, source in zip(self._on_the_way[place], self._source, strict=True):
+            host.copy_(source.detach(), non_blocking=True)
+        if self._arrived:
+            self._arrived[place].record()
+        self._noted += 1
+
+    def newest(self) -> ReplayPolicy:
+        place = self._noted % 2  # the older of the two
+        if self._arrived:
+            self._arrived[place].synchronize()
+        for here, host in zip(self._copies, self._on_the_way[place], strict=True):
+            here.data.copy_(host)
+        return self.policy
+
+
+def _learned(policy: ReplayPolicy) -> list[Tensor]:
+    """All that learning changes: not what a schedule says of exploring."""
+    buffers = [tensor for name, tensor in policy.named_buffers() if name != "head.epsilon"]
+    return [*policy.parameters(), *buffers]

@@ -1,0 +1,177 @@
+"""Settings of the algorithms that learn from a replay."""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Self
+
+from ludus.algorithms.reward.config import RewardConfig, check_reward_config
+from ludus.config import TrainConfig
+from ludus.data.config import DataConfig
+from ludus.errors import ConfigError
+from ludus.ranges import MOST_ENVS, MOST_STEPS, SHARE, Range
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """What SAC, TD3 and DQN share: the replay and the pace of learning."""
+
+    capacity: Annotated[int, Range(1, 10**10)] = 1_000_000
+    """Rows of the replay; an episode of T steps takes T + 1. The oldest episodes leave first."""
+    warmup: Annotated[int, Range(0, MOST_STEPS)] = 10_000
+    """Steps of random actions before the first gradient step."""
+    steps: Annotated[int, Range(1, 10**9)] = 100
+    """Environment steps an iteration, over all environments; train_batches / steps is the updates per step."""
+    train_batches: Annotated[int, Range(1, 1_000_000)] = 100
+    """Gradient steps an iteration."""
+    batch_size: Annotated[int, Range(1, MOST_ENVS)] = 256
+    """Transitions of each gradient step."""
+    learning_rate: Annotated[float, Range(above=0, most=1_000)] = 3e-4
+    """Adam's step size, of all networks."""
+    gamma: Annotated[float, SHARE] = 0.99
+    """Discount of the future."""
+    n_step: Annotated[int, Range(1, 10_000)] = 1
+    """Rewards summed before the critic is asked for the rest."""
+    train_target: Annotated[int, Range(1, MOST_STEPS)] = 1
+    """Gradient steps between updates of the target networks."""
+    polyak: Annotated[float, Range(0, below=1)] = 0.995
+    """What target networks keep of themselves at an update; 0 copies."""
+    longest: Annotated[int, Range(0, 10**9)] = 0
+    """Longest episode the replay must hold, in steps; 0: what the environment says, else 1,000."""
+    shift: Annotated[int, Range(-1, 1_000)] = -1
+    """Images that are drawn are moved at random by up to so many pixels, against learning them by heart (DrQ); 0:
+    not; -1: by 4 of 84 pixels, by as much of images of other sizes."""
+    bc: Annotated[float, Range(0)] = 0.0
+    """Offline: how much the critic counts beside imitating the data (TD3+BC's alpha, mostly 2.5); 0: it alone."""
+
+
+@dataclass(frozen=True)
+class SACConfig:
+    """Soft actor-critic."""
+
+    alpha: Annotated[float, Range(above=0)] = 1.0
+    """Weight of the entropy (temperature) at the start."""
+    learn_alpha: bool = True
+    """Adapt the temperature so that the entropy comes to target_entropy."""
+    target_entropy: Annotated[float, Range()] = 0.0
+    """Wanted entropy of the policy; 0: minus the number of actions."""
+
+
+@dataclass(frozen=True)
+class TD3Config:
+    """Twin delayed deep deterministic policy gradient."""
+
+    exploration: Annotated[float, Range(0)] = 0.1
+    """Spread of the noise on actions in training, where 1 is half of the action range."""
+    target_noise: Annotated[float, Range(0)] = 0.2
+    """Spread of the noise on the target policy's actions."""
+    target_noise_clip: Annotated[float, Range(0)] = 0.5
+    """Limit of that noise."""
+    policy_delay: Annotated[int, Range(1, 1_000_000)] = 2
+    """Critic updates between those of the policy."""
+
+
+@dataclass(frozen=True)
+class DQNConfig:
+    """Deep Q-learning, with the next action chosen by the network that learns (double DQN)."""
+
+    epsilon: Annotated[float, SHARE] = 1.0
+    """Share of random actions at the start."""
+    epsilon_final: Annotated[float, SHARE] = 0.05
+    """Share of random actions in the end."""
+    epsilon_until: Annotated[float, SHARE] = 0.1
+    """Part of the training over which that share falls."""
+
+
+@dataclass(frozen=True)
+class StoreTrainConfig(TrainConfig):
+    """A run that learns from stored episodes, be they collected or recorded."""
+
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    """The replay, and the pace of learning."""
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    """A learned reward."""
+    data: DataConfig = field(default_factory=DataConfig)
+    """Recorded episodes, instead of an environment's."""
+
+    short_names: ClassVar[Mapping[str, str]] = {
+        "train_batches": "replay.train_batches",
+        "batch_size": "replay.batch_size",
+        "train_target": "replay.train_target",
+        "rrd_batch_size": "reward.rrd_batch_size",
+        "rrd_sample_size": "reward.rrd_sample_size",
+        "data": "data.path",
+    }
+
+    @property
+    def offline(self) -> bool:
+        return bool(self.data.path)
+
+    def check(self) -> None:
+        super().check()
+        check_reward_config(self.reward, None)
+
+    def why_useless(self, setting: str, given: Collection[str]) -> str:
+        section = setting.partition(".")[0]
+        compares = "reward.method" in given  # whoever compares methods leaves the rest as it is
+        if section == "reward" and not self.reward.learned and not compares:
+            return f"with --reward.method {self.reward.method} no reward is learned, and it would do nothing."
+        return ""
+
+    def with_whole_paths(self) -> Self:
+        config = super().with_whole_paths()
+        return dataclasses.replace(config, data=self.data.with_whole_path())
+
+
+@dataclass(frozen=True)
+class ReplayTrainConfig(StoreTrainConfig):
+    """A run that learns a policy from a replay."""
+
+    def check(self) -> None:
+        super().check()
+        method = self.reward.method
+        if self.data.path and method != "none":
+            raise ConfigError(
+                "Offline training takes the reward that is in the data. Learn one with --algo reward, write it "
+                "into a copy with 'ludus label', and train on that with --data.reward learned_rewards."
+            )
+        if method != "none" and self.replay.n_step > 1:
+            raise ConfigError(f"--replay.n-step must be 1 with --reward.method {method}, which pays step by step.")
+        if self.replay.bc > 0 and not self.offline:
+            raise ConfigError("--replay.bc imitates recorded episodes: give some with --data, or leave it at 0.")
+
+
+@dataclass(frozen=True)
+class SACTrainConfig(ReplayTrainConfig):
+    """A run of SAC."""
+
+    algo: str = "sac"
+    sac: SACConfig = field(default_factory=SACConfig)
+    """Soft actor-critic."""
+
+    layers_after_network: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class TD3TrainConfig(ReplayTrainConfig):
+    """A run of TD3."""
+
+    algo: str = "td3"
+    td3: TD3Config = field(default_factory=TD3Config)
+    """Twin delayed deep deterministic policy gradient."""
+
+    layers_after_network: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class DQNTrainConfig(ReplayTrainConfig):
+    """A run of DQN."""
+
+    algo: str = "dqn"
+    dqn: DQNConfig = field(default_factory=DQNConfig)
+    """Deep Q-learning."""
+
+    def check(self) -> None:
+        super().check()
+        if self.replay.bc > 0:
+            raise ConfigError("--replay.bc is of --algo sac and td3: with dqn nothing is imitated; leave it at 0.")

@@ -1,0 +1,121 @@
+"""A policy that learns from a replay, whether environments fill it (`online.py`) or files (`offline.py`)."""
+
+from collections.abc import Callable
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from ludus.algorithms.replay.agents import make_agent
+from ludus.algorithms.replay.config import ReplayTrainConfig
+from ludus.algorithms.replay.learner import ReplayLearner
+from ludus.algorithms.replay.store_job import StoreJob
+from ludus.algorithms.reward.metrics import correlation
+from ludus.algorithms.reward.rrd import RewardLearner, make_reward_model
+from ludus.buffers.episodes import EpisodeStore
+from ludus.envs.row_space import numbers_in, parts_of
+from ludus.envs.vec import ActionSpace, State, derive_seed
+from ludus.errors import ConfigError
+from ludus.policies.factory import make_replay_policy
+from ludus.policies.replay_heads import GreedyHead
+from ludus.policies.replay_policy import ReplayPolicy
+from ludus.training.checkpoint import Model
+from ludus.training.evaluator import PolicyEvaluator
+from ludus.training.ram import refuse_large_networks
+
+_MEASURED = 2048  # transitions on which the learned reward is held against the true one
+_NETWORKS = 3  # a policy and two critics
+
+
+class ReplayJob(StoreJob):
+    """A policy that learns from a store, which subclasses fill."""
+
+    rate_name = "replay.learning-rate"
+    config: ReplayTrainConfig
+
+    def __init__(
+        self, config: ReplayTrainConfig, device: torch.device, policy: ReplayPolicy, store: EpisodeStore
+    ) -> None:
+        self.policy = policy
+        self.learner = make_learner(config, policy, store)
+        models: dict[str, Model] = {"policy": policy}
+        if self.learner.reward_learner is not None:
+            models["reward"] = self.learner.reward_learner.model
+        super().__init__(config, device, store, self.learner, models)
+        self.waits = device.type == "cpu"
+        self._fitted = False  # the reward's units
+        self._evaluator = PolicyEvaluator(config, policy)
+
+    def _learn(self, on_batch: Callable[[int], None]) -> dict[str, Tensor]:
+        reward = self.learner.reward_learner
+        if reward is not None and not self._fitted:
+            reward.fit(*self.store.returns_and_lengths())
+            self._fitted = True  # known here: asking the model would wait for the GPU
+        return super()._learn(on_batch)
+
+    def load_state(self, state: State, iteration: int) -> bool:
+        reward = self.learner.reward_learner
+        self._fitted = reward is not None and int(reward.model.return_episodes) > 0
+        return super().load_state(state, iteration)
+
+    def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
+        return self._evaluator.evaluate(interrupted)
+
+    def cycle_metrics(self) -> dict[str, float]:
+        return {**super().cycle_metrics(), **self._reward_metrics()}
+
+    def _reward_metrics(self) -> dict[str, float]:
+        """The learned reward against the true one, where a wrapper hides that from the learner."""
+        store, reward = self.store, self.learner.reward_learner
+        if store.hidden_reward is None or reward is None or not store.steps:
+            return {}
+        drawn = store.draw_transitions(1, _MEASURED, self.learner.generator)
+        row, next_row = drawn.row[0], drawn.next_row[0]
+        before, after = ({"obs": store.obs["obs"].index_select(0, r)} for r in (row, next_row))
+        label = reward.label(before, store.action.index_select(0, row), after)
+        return {"reward/correlation": correlation(label.cpu(), store.hidden_reward.index_select(0, row).cpu())}
+
+    def close(self) -> None:
+        self._evaluator.close()
+
+    def _setting_line(self) -> str:
+        config, replay = self.config, self.config.replay
+        reward = ""
+        if config.reward.learned:
+            reward = f"; {config.reward.told()}"
+        return (
+            f"{config.algo.upper()}, networks {config.policy.told()}, batches of {replay.batch_size}"
+            f"{reward}; seed {config.seed}, device {config.device}"
+        )
+
+
+def make_policy(
+    config: ReplayTrainConfig, obs_space: gym.spaces.Box, action_space: ActionSpace, device: torch.device
+) -> ReplayPolicy:
+    images = sum(part.kind == "image" for part in parts_of(obs_space))
+    inputs = numbers_in(obs_space) + config.policy.image_features * images
+    refuse_large_networks(inputs, config.policy, _NETWORKS, device)
+    seed = derive_seed(config.seed, 4)
+    return make_replay_policy(config.algo, obs_space, action_space, config.policy, seed).to(device)
+
+
+def make_learner(config: ReplayTrainConfig, policy: ReplayPolicy, store: EpisodeStore) -> ReplayLearner:
+    """Agent and, where it is learned, reward."""
+    seed = derive_seed(config.seed, 6)
+    agent = make_agent(policy, config, seed)
+    reward = None
+    if config.reward.learned:
+        discrete = isinstance(policy.head, GreedyHead)
+        actions = policy.head.linear.out_features if discrete else policy.head.action_size
+        if policy.has_images:
+            raise ConfigError("A reward is learned from vectors here: leave --reward.method out, or the images.")
+        shapes = {"obs": (tuple(policy.obs_space.shape), torch.float32)}
+        seed = derive_seed(config.seed, 7)
+        model = make_reward_model(shapes, actions, discrete, config.reward, seed).to(policy.device)
+        reward = RewardLearner(model, config.reward, derive_seed(config.seed, 8))
+    return ReplayLearner(agent, store, config.replay, config.reward, reward, config.seed, config.cuda_graphs)
+
+
+def obs_field(space: gym.spaces.Box) -> tuple[tuple[int, ...], torch.dtype]:
+    return tuple(space.shape), torch.uint8 if space.dtype == np.uint8 else torch.float32

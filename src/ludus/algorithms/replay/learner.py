@@ -1,0 +1,260 @@
+"""Learning from a replay: an agent, and the reward it is given where that is learned, on the same batches."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ludus.algorithms.optimizer import FlatAdam
+from ludus.algorithms.replay.agents import Agent, Batch
+from ludus.algorithms.replay.batches import Batches
+from ludus.algorithms.replay.config import ReplayConfig
+from ludus.algorithms.reward.config import RewardConfig
+from ludus.algorithms.reward.rrd import RewardLearner, ircr_reward
+from ludus.buffers.episodes import EpisodeStore, SequenceDraw, TransitionDraw
+from ludus.envs.vec import State
+from ludus.errors import ConfigError
+from ludus.policies.replay_policy import ReplayPolicy
+from ludus.policies.vision import draw_shifts, shift_observations, usual_shift
+
+_MEASURE_EVERY = 10  # gradient steps: the agent's losses are means of some
+_BEST_EPISODES = 10  # from which IRCR draws half of each batch
+
+
+def _nothing() -> None:
+    """There is nothing to wait for."""
+
+
+class ReplayLearner(Batches):
+    """Trains an agent on what a store holds under "obs"."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        store: EpisodeStore,
+        config: ReplayConfig,
+        reward: RewardConfig,
+        reward_learner: RewardLearner | None,
+        seed: int,
+        cuda_graphs: bool = True,
+    ) -> None:
+        whole_episodes = reward.method == "rd"  # whose batches change in size, which no graph can follow
+        super().__init__(store, config.train_batches, seed, cuda_graphs and not whole_episodes)
+        self.agent, self.config = agent, config
+        self._shift = _shift_of(config, agent.policy)
+        self.fixed_scale = False  # the policy's normaliser knows all there will be
+        self.reward, self.reward_learner = reward, reward_learner
+        self._totals = torch.zeros(len(agent.measures), device=store.device)
+        self._measured = torch.zeros((), device=store.device)
+        self._reward_rate = torch.full((), reward.learning_rate, device=store.device)
+        beside = store.device.type == "cuda" and reward_learner is not None
+        self._side = torch.cuda.Stream(store.device) if beside else None
+
+    @torch.inference_mode()
+    def update(self, on_batch: Callable[[int], None] = lambda i: None) -> dict[str, Tensor]:
+        self._totals.zero_()
+        self._measured.zero_()
+        self._run(on_batch)
+        self._learn_scale()
+        means = (self._totals / self._measured.clamp(min=1)).unbind()
+        metrics = {f"train/{name}": value for name, value in zip(self.agent.measures, means, strict=True)}
+        if self.reward_learner is not None:
+            metrics["train/r_loss"] = self.reward_losses[: self.train_batches].mean()
+        return metrics | {"train/skipped_updates": self._skipped()}
+
+    # Drawing ------------------------------------------------------------------------------------
+    def _draw(self) -> dict[str, Tensor]:
+        """Rows: those of observations before, then those after; in each the reward's sub-sequences come first."""
+        batches, drawn = self.train_batches, self._draw_transitions()
+        reward, before, after = drawn.reward, drawn.row, drawn.next_row
+        more: dict[str, Tensor] = {}
+        if self.reward.method == "ircr":
+            known, _ = self.store.returns_and_lengths()
+            reward = ircr_reward(self.store.episode_return[drawn.slot], known.min(), known.max())
+        if self.reward_learner is not None:
+            sequence = draw_sequences(self.store, self.reward, batches, self.generator)
+            more = sequence._asdict()
+            row = sequence.row.flatten(1)
+            before, after = torch.cat([row, before], 1), torch.cat([row + 1, after], 1)
+        noise = self.agent.policy.head.noise((batches, 2 * self.config.batch_size), self.generator)
+        rows = torch.cat([before, after], 1)
+        if self.store.stacked_frames > 1:
+            more["starts"] = self.store.start[drawn.slot].repeat(1, 2)
+        if self._shift:
+            shifts = draw_shifts(2 * self.config.batch_size * batches, self._shift, self.generator)
+            more["shifts"] = shifts.view(batches, -1, 2)
+        return {"rows": rows, "reward": reward, "discount": drawn.discount, "noise": noise, **more}
+
+    def _draw_transitions(self) -> TransitionDraw:
+        config, store, batches = self.config, self.store, self.train_batches
+        n, ahead = config.batch_size, (config.n_step, config.gamma)
+        if self.reward.method != "ircr":
+            return store.draw_transitions(batches, n, self.generator, *ahead)
+        some = store.draw_transitions(batches, n - n // 2, self.generator, *ahead, open_too=False)
+        best = store.draw_best(batches, n // 2, self.generator, _BEST_EPISODES, *ahead)
+        return TransitionDraw(*(torch.cat(parts, 1) for parts in zip(some, best, strict=True)))
+
+    # One gradient step --------------------------------------------------------------------------
+    def _kind_of(self, update: int) -> tuple[bool, ...]:
+        return self._is_measured(update), *self.agent.kind_of(update)
+
+    def _is_measured(self, update: int) -> bool:
+        return update % min(_MEASURE_EVERY, self.config.train_batches) == 0  # at least one in each iteration
+
+    def _batch(self, update: int) -> None:
+        store, n = self.store, self.config.batch_size
+        rows, reward = self._at_tick("rows"), self._at_tick("reward")
+        half = len(rows) // 2
+        starts = self._at_tick("starts") if store.stacked_frames > 1 else rows
+        obs, action = store.observations(rows, starts), store.action.index_select(0, rows[:half])
+        before, after = obs[:half], obs[half:]
+        await_reward: Callable[[], None] = _nothing
+        if self.reward_learner is not None:
+            reward, await_reward = self._learn_reward(self.reward_learner, before, action, after)
+            obs, action = torch.cat([before[-n:], after[-n:]]), action[-n:]
+        if self._shift:
+            obs = shift_observations(self.agent.policy.obs_space, obs, self._at_tick("shifts"), self._shift)
+        x, discount, noise = self.agent.policy.prepare(obs), self._at_tick("discount"), self._at_tick("noise")
+        batch = Batch(x, action, reward, discount, noise, await_reward)
+        measured = self.agent.learn(batch, update, self._is_measured(update))
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
+        if measured is not None:
+            self._totals += measured
+            self._measured += 1
+
+    def _learn_reward(
+        self, learner: RewardLearner, before: Tensor, action: Tensor, after: Tensor
+    ) -> tuple[Tensor, Callable[[], None]]:
+        """One gradient step of the reward network; returns what it thought of the transitions before that.
+
+        On a GPU it runs beside the agent's step, on a stream of its own: the second result waits for the rewards.
+        """
+        drawn = self._tuple_at_tick(SequenceDraw)
+        if self._side is None:
+            return self._reward_step(learner, before, action, after, drawn, _nothing), _nothing
+        labelled = torch.cuda.Event()
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            labels = self._reward_step(learner, before, action, after, drawn, labelled.record)
+        return labels, lambda: torch.cuda.current_stream().wait_event(labelled)
+
+    def _reward_step(
+        self,
+        learner: RewardLearner,
+        before: Tensor,
+        action: Tensor,
+        after: Tensor,
+        drawn: SequenceDraw,
+        on_labels: Callable[[], None],
+    ) -> Tensor:
+        labels, loss = learner.joint({"obs": before}, action, {"obs": after}, drawn, on_labels)
+        self.reward_losses.index_copy_(0, self._tick, loss.reshape(1))
+        learner.step(self._reward_rate)
+        return labels
+
+    # Around it ----------------------------------------------------------------------------------
+    def _learn_scale(self) -> None:
+        """One batch of observations an iteration goes into the normalisers."""
+        normalizer = None if self.fixed_scale else self.agent.policy.normalizer
+        if normalizer is None and self.reward_learner is None:
+            return
+        rows = self._drawn["rows"][0]
+        half = len(rows) // 2  # the transitions are what comes last before it; sub-sequences may repeat steps
+        obs = self.store.obs["obs"].index_select(0, rows[half - self.config.batch_size : half])
+        if normalizer is not None:
+            self.agent.policy.learn_scales([obs])
+        if self.reward_learner is not None:
+            self.reward_learner.model.update_normalizer({"obs": obs})
+
+    def _optimizers(self) -> list[FlatAdam]:
+        reward = [] if self.reward_learner is None else [self.reward_learner.optimizer]
+        return [*self.agent.optimizers, *reward]
+
+    def _skipped(self) -> Tensor:
+        """Gradient steps since the last call that were left out because they were not finite."""
+        skipped = torch.stack([optimizer.skipped for optimizer in self._optimizers()]).sum()
+        for optimizer in self._optimizers():
+            optimizer.skipped.zero_()
+        return skipped
+
+    def weights(self) -> list[Tensor]:
+        return [optimizer.flat for optimizer in self._optimizers()]
+
+    def set_rate_factor(self, factor: float) -> None:
+        self.agent.rate.fill_(self.config.learning_rate * factor)
+        self._reward_rate.fill_(self.reward.learning_rate * factor)
+
+    def state(self) -> State:
+        reward = None if self.reward_learner is None else self.reward_learner.state()
+        return {**super().state(), "agent": self.agent.state(), "reward": reward}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.agent.load_state(state["agent"])
+        if self.reward_learner is not None:
+            self.reward_learner.load_state(state["reward"])
+
+
+def _shift_of(config: ReplayConfig, policy: ReplayPolicy) -> int:
+    """By how many pixels drawn images are moved at most."""
+    if config.shift > 0 and not policy.has_images:
+        raise ConfigError("--replay.shift moves images, and none are observed here: leave it out.")
+    return usual_shift(policy.obs_space) if config.shift < 0 else config.shift
+
+
+class RewardBatches(Batches):
+    """Trains a reward alone, on whatever observations a store holds."""
+
+    def __init__(
+        self,
+        store: EpisodeStore,
+        reward: RewardConfig,
+        learner: RewardLearner,
+        train_batches: int,
+        seed: int,
+        cuda_graphs: bool = True,
+    ) -> None:
+        # Neither whole episodes, which change in size, nor a taped encoder can be recorded.
+        still = reward.method != "rd" and not learner.model.learned
+        super().__init__(store, train_batches, seed, cuda_graphs and still)
+        self.reward, self.learner = reward, learner
+        self._rate = torch.full((), reward.learning_rate, device=store.device)
+
+    def update(self, on_batch: Callable[[int], None] = lambda i: None) -> dict[str, Tensor]:
+        with torch.no_grad():
+            self._run(on_batch)
+        skipped = self.learner.optimizer.skipped.clone()
+        self.learner.optimizer.skipped.zero_()
+        return {"train/r_loss": self.reward_losses[: self.train_batches].mean(), "train/skipped_updates": skipped}
+
+    def _draw(self) -> dict[str, Tensor]:
+        return draw_sequences(self.store, self.reward, self.train_batches, self.generator)._asdict()
+
+    def _batch(self, update: int) -> None:
+        drawn = self._tuple_at_tick(SequenceDraw)
+        row, store = drawn.row.flatten(), self.store
+        before = {name: field.index_select(0, row) for name, field in store.obs.items()}
+        after = {name: field.index_select(0, row + 1) for name, field in store.obs.items()}
+        loss = self.learner.learn(before, store.action.index_select(0, row), after, drawn, self._rate)
+        self.reward_losses.index_copy_(0, self._tick, loss.reshape(1))
+
+    def weights(self) -> list[Tensor]:
+        return [self.learner.optimizer.flat]
+
+    def set_rate_factor(self, factor: float) -> None:
+        self._rate.fill_(self.reward.learning_rate * factor)
+
+    def state(self) -> State:
+        return {**super().state(), "learner": self.learner.state()}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.learner.load_state(state["learner"])
+
+
+def draw_sequences(
+    store: EpisodeStore, reward: RewardConfig, batches: int, generator: torch.Generator
+) -> SequenceDraw:
+    whole = reward.method == "rd"
+    return store.draw_sequences(batches, reward.sequences, reward.rrd_sample_size, generator, whole)

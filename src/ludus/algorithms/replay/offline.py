@@ -1,0 +1,102 @@
+"""SAC, TD3 or DQN on recorded episodes alone: environments are only there to evaluate in."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from ludus.algorithms.replay.config import ReplayTrainConfig
+from ludus.algorithms.replay.job import ReplayJob, make_policy, obs_field
+from ludus.algorithms.replay.recorded import Recorded, load_recorded
+from ludus.algorithms.replay.recorded_rows import RecordedRows
+from ludus.buffers.episodes import EpisodeStore
+from ludus.config import make_plan
+from ludus.data.episode import Episode
+from ludus.data.reading import DataSummary
+from ludus.envs import make_eval_env
+from ludus.errors import ConfigError
+from ludus.policies.replay_heads import GreedyHead
+from ludus.policies.replay_policy import ReplayPolicy
+from ludus.training.job import Show
+from ludus.training.ram import size
+
+_SPREAD = 1e-3  # a smaller part of the largest reward is no spread
+
+
+class OfflineJob(ReplayJob):
+    """An iteration is batches alone. The data is not in a checkpoint: it is read again, and must be the same."""
+
+    recorded: Recorded
+
+    def __init__(self, config: ReplayTrainConfig, device: torch.device) -> None:
+        # Recorded observations are all there: their exact moments are known before the first gradient step.
+        networks = dataclasses.replace(config.policy, normalize_obs=config.data.normalize_obs)
+        config = dataclasses.replace(config, policy=networks)
+        env = make_eval_env(config.env, 1)
+        policy = make_policy(config, env.obs_space, env.action_space, device)
+        env.close()
+        self._policy_of_data = policy
+        self.recorded = load_recorded(
+            dataclasses.replace(config.data, held_out=0.0),  # environments measure, so all is learned from
+            config.seed,
+            device,
+            fields=lambda summary: {"obs": self._field(summary)},
+            prepare=self._prepare,
+            kept_action=lambda summary: policy.head.action_size,
+        )
+        store = self.recorded.store
+        policy.learn_scales([store.obs["obs"][: store.steps + store.episodes]])
+        self.reward_scale = _reward_scale(store)
+        store.reward /= self.reward_scale
+        super().__init__(config, device, policy, store)
+        self.learner.fixed_scale = True
+        batches = config.replay.train_batches
+        self.plan = make_plan(config, batches, batches, "batches")
+
+    def _field(self, summary: DataSummary) -> tuple[tuple[int, ...], torch.dtype]:
+        """The observation, if it is one the policy's environment gives."""
+        policy = self._policy_of_data
+        field = obs_field(policy.obs_space)
+        self._rows = RecordedRows(policy.obs_space, policy.learned_parts(), summary, field[1])
+        head, choices = policy.head, summary.num_actions
+        if isinstance(head, GreedyHead):
+            fits = 0 < choices <= head.start + head.linear.out_features
+        else:
+            fits = not choices and summary.action_size == head.action_size
+        if not fits:
+            told = f"{choices} choices" if choices else f"{summary.action_size} numbers"
+            raise ConfigError(f"The recorded actions ({told}) are not the environment's ({policy.action_space}).")
+        return field
+
+    def _prepare(self, episode: Episode) -> tuple[dict[str, Tensor], Tensor]:
+        policy: ReplayPolicy = self._policy_of_data
+        action = policy.head.from_env(torch.from_numpy(episode.action).to(policy.device))
+        if isinstance(policy.head, GreedyHead) and float(action.min()) < 0:
+            lowest = int(action.min()) + policy.head.start
+            raise ConfigError(f"A recorded action is {lowest}, which is none of {policy.action_space}.")
+        return {"obs": self._rows.of(episode)}, action.cpu()
+
+    def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
+        batches = self.plan.batches_per_iteration
+        return self._learn(lambda batch: show(batch / batches, batch))
+
+    def lines(self) -> list[str]:
+        bc = self.config.replay.bc
+        how = f"imitation beside the critic's say of {bc:g}" if bc else "the critic alone, without imitation"
+        return [
+            self._setting_line(),
+            f"{self.recorded.line()}; {how}; {size(self.recorded.bytes)}",
+            f"rewards divided by their spread, {self.reward_scale:.3g}",
+            self._batches_line(),
+        ]
+
+
+def _reward_scale(store: EpisodeStore) -> float:
+    """The spread of all steps' rewards: beside its own first guesses a critic would not see smaller ones."""
+    paid = torch.ones(len(store.reward), dtype=torch.bool, device=store.device)
+    finished = store.length > 0
+    paid[store.start[finished] + store.length[finished]] = False  # the row after the last step
+    paid[store.steps + store.episodes :] = False
+    reward = store.reward[paid]
+    spread = float(reward.std())
+    return spread if spread > _SPREAD * float(reward.abs().max()) else 1.0

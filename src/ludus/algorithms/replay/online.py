@@ -1,0 +1,143 @@
+"""SAC, TD3 and DQN in environments: an iteration is some steps and the batches that go with them."""
+
+import torch
+from torch import Tensor
+
+from ludus.algorithms.replay.collector import ReplayCollector
+from ludus.algorithms.replay.config import ReplayTrainConfig
+from ludus.algorithms.replay.job import ReplayJob, make_policy, obs_field
+from ludus.algorithms.reward.config import check_reward_config
+from ludus.buffers.episodes import EpisodeStore, store_bytes
+from ludus.config import make_plan
+from ludus.envs import make_groups
+from ludus.envs.vec import State, VecEnv
+from ludus.errors import ConfigError
+from ludus.policies.replay_policy import ReplayPolicy
+from ludus.training.evaluator import limit_warnings
+from ludus.training.job import Show
+from ludus.training.ram import refuse_what_cannot_fit, size
+
+_EPISODES_FOR_UNITS = 10
+_UNKNOWN_LENGTH = 1_000  # steps an episode may take where nobody says
+
+
+class OffPolicyJob(ReplayJob):
+    """Collects and learns in turns; on a GPU, collects while it learns."""
+
+    def __init__(self, config: ReplayTrainConfig, device: torch.device) -> None:
+        envs = make_groups(config.env, config.groups, device, config.episodic_reward)
+        rows = sum(env.num_rows for env in envs)
+        replay = config.replay
+        self._steps = -(-replay.steps // rows)  # of each environment
+        plan = make_plan(config, self._steps * rows, replay.train_batches)
+        policy = make_policy(config, envs[0].obs_space, envs[0].action_space, device)
+        longest = replay.longest or envs[0].max_steps or _UNKNOWN_LENGTH
+        self.warnings = _check(config, envs[0], plan.total_steps, longest)
+        if unlimited := limit_warnings(config, envs[0]):
+            room = f"The replay has room for episodes of {longest:,} steps; a longer one ends the training."
+            self.warnings += (*unlimited, f"{room} --replay.longest makes more room.")
+        fields = {"obs": obs_field(policy.obs_space)}, ((policy.head.action_size,), torch.float32)
+        shape = (*fields, replay.capacity, rows, longest)
+        hidden, frames = config.episodic_reward, envs[0].stacked_frames
+        self._bytes = store_bytes(*shape, hidden, frames)
+        refuse_what_cannot_fit(
+            self._bytes, f"the replay, {replay.capacity:,} rows", "Make --replay.capacity smaller.", device
+        )
+        refuse_what_cannot_fit(
+            _drawn_bytes(config, policy),
+            f"{replay.train_batches:,} batches of {replay.batch_size:,} transitions, drawn at once",
+            "Make --replay.train-batches or --replay.batch-size smaller.",
+            device,
+        )
+        super().__init__(config, device, policy, EpisodeStore(*shape, device, hidden, frames))
+        self.plan = plan
+        self.collector = ReplayCollector(envs, policy, self.store, config.seed)
+        self.collector.timing = self.timing
+        self._collected = 0
+
+    def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
+        self.collector.set_progress(progress)
+        self.learner.agent.set_progress(progress, self.collector.actor.policy.head)
+        done, warmup, steps = number * self.plan.steps_per_iteration, self.config.replay.warmup, self._steps
+        self.collector.collect(steps, done < warmup, lambda t: show((t + 1) / steps, 0))
+        self._collected = done + self.plan.steps_per_iteration
+        if done + self.plan.steps_per_iteration < max(warmup, 1) or not self._ready():
+            return {}
+        metrics = self._learn(lambda batch: show(1.0, batch))
+        self.collector.actor.note()
+        return metrics
+
+    def _ready(self) -> bool:
+        """Returns to decompose come with the ends of episodes; their units are those of the first few."""
+        reward = self.config.reward
+        wanted = _EPISODES_FOR_UNITS if reward.learned and reward.normalize_returns else 1
+        return reward.method == "none" or self.store.total_episodes_added >= wanted
+
+    def cycle_metrics(self) -> dict[str, float]:
+        metrics = {**self.collector.episode_metrics(), **super().cycle_metrics()}
+        if self.tabulated:
+            metrics["Timesteps"] = self._collected  # the store lets the oldest go
+        return metrics
+
+    def fault_advice(self) -> dict[str, str]:
+        advice = self.collector.groups[0].env.fault_advice
+        return {f"rollout/{name}": told for name, told in advice.items()}
+
+    def lines(self) -> list[str]:
+        config, replay, envs = self.config, self.config.replay, self.config.env.num_envs
+        ratio = replay.train_batches / self.plan.steps_per_iteration
+        paid = "paid once per episode, " if config.episodic_reward else ""
+        idle = max(0, -(-replay.warmup // self.plan.steps_per_iteration) - 1)  # iterations that only collect
+        return [
+            self._setting_line(),
+            f"{envs:,} environment{'s' * (envs > 1)}, {paid}{ratio:.3g} updates a step after {replay.warmup:,} "
+            f"random steps; replay of {replay.capacity:,} rows, {size(self._bytes)}",
+            self._batches_line((self.plan.total_iterations - idle) * replay.train_batches),
+        ]
+
+    def state(self, whole: bool) -> State:
+        collector = self.collector.state() if whole else None
+        return {**super().state(whole), "store": self.store.state(), "collector": collector}
+
+    def load_state(self, state: State, iteration: int) -> bool:
+        super().load_state(state, iteration)
+        self.store.load_state(state["store"])
+        self.collector.actor.note()
+        self.collector.actor.note()
+        if state["collector"] is None:
+            self.collector.begin_anew()
+            return False
+        self.collector.load_state(state["collector"])
+        return True
+
+    def close(self) -> None:
+        super().close()
+        self.collector.close()
+
+
+def _drawn_bytes(config: ReplayTrainConfig, policy: ReplayPolicy) -> int:
+    """What an iteration's batches need to know, drawn and packed: rows, rewards, discounts and noise of each."""
+    shifts = 2 * 2 * 8 if policy.has_images else 0
+    a_batch = config.replay.batch_size * (2 * 8 + 4 + 4 + 2 * 4 * policy.head.noise_size + shifts)
+    a_batch += 8 * 4 * config.reward.rrd_batch_size if config.reward.learned else 0
+    return 2 * config.replay.train_batches * a_batch
+
+
+def _check(config: ReplayTrainConfig, env: VecEnv, total: int, longest: int) -> tuple[str, ...]:
+    """A clear error where the numbers do not fit each other; otherwise warnings."""
+    replay = config.replay
+    if 0 < replay.longest < env.max_steps:
+        raise ConfigError(
+            f"--replay.longest {replay.longest:,} is less than the {env.max_steps:,} steps an episode of "
+            f"{env.name} may take; leave it at 0."
+        )
+    if longest >= replay.capacity:
+        raise ConfigError(
+            f"--replay.capacity {replay.capacity:,} cannot hold one episode of {longest:,} steps and its last "
+            f"observation; {longest + 1:,} is the least, a hundred times that is usual."
+        )
+    if replay.warmup >= total:
+        raise ConfigError(
+            f"--replay.warmup {replay.warmup:,} leaves nothing to learn in {total:,} steps of training."
+        )
+    return tuple(check_reward_config(config.reward, longest))

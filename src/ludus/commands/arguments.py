@@ -1,0 +1,38 @@
+"""What the verbs share: flags, options taken before the rest is read, families with verbs of their own."""
+
+import sys
+from collections.abc import Callable, Mapping
+
+import tyro
+
+from ludus.errors import ConfigError, did_you_mean
+
+Verb = Callable[[list[str]], None]
+Flag = tyro.conf.FlagCreatePairsOff  # --json, and no --no-json
+
+
+def run_verb_of(family: str, verbs: Mapping[str, Verb], usage: str, known: str, arguments: list[str]) -> None:
+    """The verb that the first argument names; `usage` and `known` tell whoever did not name one."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage)
+        sys.exit(0 if arguments else 2)
+    verb, rest = arguments[0], arguments[1:]
+    if verb not in verbs:
+        raise ConfigError(f"There is no command '{family} {verb}'.{did_you_mean(verb, verbs)} {known}")
+    verbs[verb](rest)
+
+
+def take_option(arguments: list[str], option: str) -> tuple[list[str], str | None]:
+    """Remove `option VALUE` or `option=VALUE` from the arguments."""
+    for i, argument in enumerate(arguments):
+        if argument.startswith(f"{option}="):
+            return arguments[:i] + arguments[i + 1 :], argument.split("=", 1)[1]
+        if argument == option:
+            if i + 1 == len(arguments):
+                raise ConfigError(f"{option} needs a value.")
+            return arguments[:i] + arguments[i + 2 :], arguments[i + 1]
+    return arguments, None
+
+
+def take_flag(arguments: list[str], flag: str) -> tuple[list[str], bool]:
+    return [argument for argument in arguments if argument != flag], flag in arguments

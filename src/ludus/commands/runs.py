@@ -1,0 +1,143 @@
+"""`ludus eval`, `play`, `report` and `export`: what a run has learned."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from ludus.commands.arguments import Flag, Verb
+
+
+def evaluate(arguments: list[str]) -> None:
+    def command(
+        run: tyro.conf.Positional[Path],
+        episodes: int = 100,
+        stochastic: Annotated[bool, Flag] = False,
+        json: Annotated[bool, Flag] = False,
+        seed: int | None = None,
+        clip: str = "",
+        randomization: str = "",
+        trust: Annotated[bool, Flag] = False,
+    ) -> None:
+        """Measure a run's best policy on starts that neither training nor the choice of the best has used.
+
+        A humanoid that follows clips plays every one of them from fixed starts, the same by which the best was
+        chosen; a table tells how each went, the worst first.
+
+        Args:
+            run: Folder of the run.
+            episodes: How many episodes; not used where the starts are fixed, which are all played once.
+            stochastic: Sample actions instead of taking the most likely ones.
+            json: Print the result as JSON; the table is in its "rows".
+            seed: Of the starts; by default the run's own evaluation stream.
+            clip: Clips to follow instead of those trained on: names, files or folders, with commas between.
+            randomization: Of the simulations, instead of the run's own: off, a preset that has one, or JSON.
+            trust: Import the code that the run names, though you did not train it on this machine.
+        """
+        _print_evaluation(run, episodes, stochastic, json, seed, clip, randomization, trust)
+
+    tyro.cli(command, args=arguments, prog="ludus eval")
+
+
+def _print_evaluation(
+    run: Path,
+    episodes: int,
+    stochastic: bool,
+    as_json: bool,
+    seed: int | None,
+    clips: str,
+    randomization: str,
+    trust: bool,
+) -> None:
+    from ludus.algorithms.registry import learns_policy
+    from ludus.envs import display_of
+    from ludus.runs import measure_run
+    from ludus.saved_run import run_config, run_folder
+    from ludus.show.episode_table import table_lines
+    from ludus.show.text import evaluation_line
+
+    config = run_config(run_folder(run))
+    if not learns_policy(config.algo):
+        from ludus.rewards import held_out_metrics
+
+        metrics = held_out_metrics(run)
+        told = {name.removeprefix("reward/"): value for name, value in metrics.items()}
+        print(json.dumps(told) if as_json else f"held-out episodes: {evaluation_line(metrics)}")
+        return
+    result, rows = measure_run(run, episodes, not stochastic, seed, clips, trust, randomization or None)
+    summary = result.summary()
+    if as_json:
+        table = {"rows": rows} if rows else {}
+        print(json.dumps({"success_rate": None, **summary, **table}))  # the first is there for every environment
+        return
+    display = display_of(config.env)
+    line = evaluation_line({f"eval/{name}": value for name, value in summary.items()}, display=display)
+    print(f"{'sampled' if stochastic else 'deterministic'} actions: {line}")
+    if rows and display.table:
+        print("", *table_lines(display.table, rows), sep="\n")
+
+
+def play(arguments: list[str]) -> None:
+    from ludus.runs import play_run
+
+    def command(
+        run: tyro.conf.Positional[Path],
+        port: int = 8080,
+        seconds: float | None = None,
+        clip: str = "",
+        beside: float = 0.0,
+        trust: Annotated[bool, Flag] = False,
+    ) -> None:
+        """Watch a run's best policy live in the browser.
+
+        A humanoid that follows clips is shown with the ghost of what it follows, clip after clip.
+
+        Args:
+            run: Folder of the run.
+            port: Of the viewer; the next free one if it is taken.
+            seconds: Stop after so long; by default at Ctrl-C.
+            clip: Clips to follow: names, files or folders, with commas between; by default those trained on.
+            beside: Metres between a humanoid and its ghost; 0 lays one over the other.
+            trust: Import the code that the run names, though you did not train it on this machine.
+        """
+        play_run(run, port, seconds, clip, beside, trust)
+
+    tyro.cli(command, args=arguments, prog="ludus play")
+
+
+def report(arguments: list[str]) -> None:
+    from ludus.runs import write_run_report
+
+    def command(run: tyro.conf.Positional[Path], trust: Annotated[bool, Flag] = False) -> None:
+        """Write report.html, one self-contained page: curves, evaluations, configuration and a 3-D replay.
+
+        Args:
+            run: Folder of the run.
+            trust: Import the code that the run names, though you did not train it on this machine.
+        """
+        print(write_run_report(run, trust))
+
+    tyro.cli(command, args=arguments, prog="ludus report")
+
+
+def export(arguments: list[str]) -> None:
+    from ludus.export import export_onnx
+
+    def command(
+        run: tyro.conf.Positional[Path], file: tyro.conf.Positional[Path], trust: Annotated[bool, Flag] = False
+    ) -> None:
+        """Write a run's best policy as ONNX, the normaliser inside; checked against torch before it is written.
+
+        Args:
+            run: Folder of the run.
+            file: Where to, ending in .onnx.
+            trust: Import the code that the run names, though you did not train it on this machine.
+        """
+        difference = export_onnx(run, file, trust)
+        print(f"{file}: largest difference to torch {difference:.1e}")
+
+    tyro.cli(command, args=arguments, prog="ludus export")
+
+
+VERBS: dict[str, Verb] = {"eval": evaluate, "play": play, "report": report, "export": export}

@@ -1,0 +1,70 @@
+"""What an environment may do besides the contract, by having the methods. A wrapper need not pass them on."""
+
+from collections.abc import Iterator
+from typing import Any, Protocol, runtime_checkable
+
+from ludus.envs.vec import State, VecEnv
+from ludus.envs.wrapper import WrappedEnv
+
+Values = dict[str, list[float]]  # by name, one for each episode of an evaluation
+
+
+@runtime_checkable
+class Adapts(Protocol):
+    """A training environment that chooses its starts by how evaluations went."""
+
+    def adapt(self, metrics: Values, labels: Values) -> bool:
+        """Told how the episodes of an evaluation went (see `VecEnv.labels`).
+
+        True: episodes will start elsewhere from now on, and all rows should begin new ones.
+        """
+
+
+@runtime_checkable
+class KeepsLessons(Protocol):
+    """What `adapt` has taught, for a checkpoint that cannot hold the rest of the state."""
+
+    def lessons(self) -> State: ...
+
+    def load_lessons(self, lessons: State) -> None: ...
+
+
+@runtime_checkable
+class Tabulates(Protocol):
+    """An environment whose episodes fall into kinds."""
+
+    def tabulate(self, metrics: Values, labels: Values) -> list[dict[str, Any]]:
+        """The lines of a table of an evaluation's episodes."""
+
+
+def adapt(env: VecEnv, metrics: Values, labels: Values) -> bool:
+    """See `Adapts`; False where the environment does not."""
+    able = next((layer for layer in _layers(env) if isinstance(layer, Adapts)), None)
+    return able is not None and able.adapt(metrics, labels)
+
+
+def lessons_of(env: VecEnv) -> State:
+    """See `KeepsLessons`; empty where there are none."""
+    able = next((layer for layer in _layers(env) if isinstance(layer, KeepsLessons)), None)
+    return {} if able is None else able.lessons()
+
+
+def load_lessons(env: VecEnv, lessons: State) -> None:
+    """Go on with these."""
+    able = next((layer for layer in _layers(env) if isinstance(layer, KeepsLessons)), None)
+    if able is not None:
+        able.load_lessons(lessons)
+
+
+def tabulate(env: VecEnv, metrics: Values, labels: Values) -> list[dict[str, Any]]:
+    """See `Tabulates`; no lines where there are no kinds."""
+    able = next((layer for layer in _layers(env) if isinstance(layer, Tabulates)), None)
+    return [] if able is None else able.tabulate(metrics, labels)
+
+
+def _layers(env: VecEnv) -> Iterator[VecEnv]:
+    """The environment, then the one that it wraps, and so on: the outermost that is able does it."""
+    yield env
+    while isinstance(env, WrappedEnv):
+        env = env.env
+        yield env

@@ -1,0 +1,89 @@
+"""A trained humanoid on chosen clips: to measure it there, and to look at it with the ghost of its reference."""
+
+import dataclasses
+from typing import Any
+
+import mujoco
+import torch
+from torch import Tensor
+
+from ludus.envs.humanoid.body import load_body
+from ludus.envs.humanoid.config import HumanoidConfig
+from ludus.envs.humanoid.factory import library_of
+from ludus.envs.humanoid.ghost import ghost_model, ghost_qpos
+from ludus.envs.humanoid.mimic import MimicTask, evaluation_plan
+from ludus.envs.humanoid.motions import MotionLibrary
+from ludus.envs.humanoid.task import DT, SUBSTEPS, HumanoidTask
+from ludus.envs.mujoco.simulator import Simulator, make_simulator
+from ludus.envs.vec import Step
+from ludus.errors import ConfigError
+
+
+def on_clips(config: Any, names: str) -> HumanoidConfig:
+    """The configuration of an environment with other clips; refused where no clips are followed."""
+    if not isinstance(config, HumanoidConfig) or config.goal != "track":
+        raise ConfigError("--clip is for runs of a humanoid that follows clips; this one follows none.")
+    return dataclasses.replace(config, clips=names)
+
+
+def act_as_trained(task: HumanoidTask, trained: HumanoidConfig) -> None:
+    """Actions mean what they meant in training, whatever clips `task` has.
+
+    Absolute ones are added to the mean pose of the clips trained on. Residual ones need nothing of those clips,
+    whose files may be gone.
+    """
+    if task.config.actions == "absolute" and task.config.clips != trained.clips:
+        task.act_around(library_of(trained, task.device).mean_pose())
+
+
+class ShownMimic(MimicTask):
+    """One humanoid, which plays the clip that was asked for last, from its beginning; see `showing.Shown`."""
+
+    next_label = "Next clip"
+
+    def __init__(
+        self, config: HumanoidConfig, library: MotionLibrary, sim: Simulator, beside: float = 0.0
+    ) -> None:
+        """`beside`: metres between the humanoid and its ghost; 0 lays one over the other."""
+        super().__init__(config, library, sim, evaluation=True)
+        self._beside = beside
+        self._plans = evaluation_plan(dataclasses.replace(config, eval_starts=1), library)  # one for every clip
+        self.show(0)
+
+    @property
+    def pieces(self) -> list[str]:
+        return self.library.names
+
+    @property
+    def scene_model(self) -> mujoco.MjModel:
+        return ghost_model()
+
+    def show(self, piece: int) -> None:
+        self._plan = [part[piece : piece + 1].to(self.device) for part in self._plans]
+
+    def drawn(self) -> dict[str, Any]:
+        return {"qpos": ghost_qpos(self._qpos[0].numpy(), self.reference().qpos[0].numpy(), self._beside)}
+
+    def told(self) -> dict[str, float | str]:
+        return {
+            "clip": self.pieces[int(self.memory["clip"][0])],
+            "time": f"{float(self.elapsed[0]) * DT:.1f} s",
+            "off by": f"{1000 * float(self._distance().mean()):.0f} mm",
+        }
+
+    def _distance(self) -> Tensor:
+        """[15] m, of every body to its reference."""
+        return torch.linalg.vector_norm(self._body_pos[0].float() - self.reference().body_pos[0], dim=-1)
+
+    def outcome(self, last: Step, steps: int) -> str:
+        if not bool(last.metrics["success"][0]):
+            return f"lost after {steps * DT:.1f} s"
+        return f"tracked {steps * DT:.1f} s, {float(last.metrics['mpjpe'][0]):.0f} mm"
+
+
+def make_shown(config: HumanoidConfig, trained: HumanoidConfig, beside: float = 0.0) -> ShownMimic:
+    """The clips of `config`, one at a time, for a policy that was trained on those of `trained`."""
+    sim = make_simulator(load_body(), 1, SUBSTEPS, 1, "cpu", "threads", "positions")
+    task = ShownMimic(config, library_of(config, "cpu"), sim, beside)
+    act_as_trained(task, trained)
+    return task

@@ -1,0 +1,26 @@
+"""Fields of a MuJoCo model that may differ between simulations."""
+
+from torch import Tensor
+
+from ludus.envs.vec import State
+from ludus.errors import CheckpointError
+
+# Model fields from which others are derived: weights of subtrees, inverse weights of bodies and joints, …
+CONSTANT_INPUTS = frozenset({"body_mass", "body_inertia", "body_ipos", "body_iquat", "dof_armature"})
+
+
+def saved_model(fields: dict[str, Tensor]) -> State:
+    """What differs between the models of the simulations, as a part of a simulator's state."""
+    return {"model": {name: field.clone() for name, field in fields.items()}} if fields else {}
+
+
+def load_model_fields(fields: dict[str, Tensor], state: State) -> None:
+    saved = state.get("model", {})
+    for name, field in fields.items():
+        value = saved.get(name)
+        if not isinstance(value, Tensor) or value.shape != field.shape or not bool(value.isfinite().all()):
+            raise CheckpointError(
+                f"The checkpoint does not hold {name} of {len(field)} simulations: it is damaged, or was saved "
+                "without this randomisation."
+            )
+        field.copy_(value)

@@ -1,0 +1,323 @@
+"""What differs between the simulations of a task: masses, friction, motors, latency, noise, pushes.
+
+    randomization:
+      cube_mass: {kind: body_mass, bodies: [cube], scale: [0.5, 3]}
+      latency: {kind: latency, steps: [0, 2]}
+
+Every kind is a class whose fields are its parameters; one of your own is named as "my_module:MyKind". All random
+numbers come from the task's own stream, and none are drawn where nothing is randomised. What an episode drew lies
+in the task's `memory` or in model fields of the simulator. Both are saved: a resumed run goes on exactly.
+Evaluations are randomised, too.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import mujoco
+import torch
+from torch import Tensor
+
+from ludus.envs.importing import find_callable
+from ludus.errors import ConfigError, did_you_mean
+from ludus.ranges import Range, check_fields
+
+if TYPE_CHECKING:
+    from ludus.envs.mujoco.task import Rows, SimTask
+
+_MOST_NAMES = 1_000
+_FREE_DOFS = 3  # of a free joint's six, those that move it
+
+
+class Randomization:
+    """Something that differs between simulations. A subclass is a dataclass of its parameters.
+
+    It does something in one or more of these ways; what it does not define costs nothing. On a GPU no method may
+    ask the device for a value, and tensors in `task.memory` are written in place.
+    """
+
+    name: str  # in the settings; also of its entries in `task.memory`
+
+    def check_values(self, path: str) -> None:
+        """A sentence for parameters that do not go together."""
+
+    def prepare(self, task: "SimTask") -> None:
+        """Before the first episode: find names in the model, put tensors into `task.memory`."""
+
+    def begin(self, task: "SimTask", n: int, values: dict[str, Tensor]) -> None:
+        """`n` episodes begin: add to `values` what they hold, [n, ...] by the name of memory or a model field."""
+
+    def act(self, task: "SimTask", action: Tensor) -> Tensor:
+        """[rows, size] the action that is carried out in place of `action`."""
+        return action
+
+    def disturb(self, task: "SimTask") -> None:
+        """Before every step: write into state fields of the simulator."""
+
+    def see(self, task: "SimTask", obs: Tensor, rows: "Rows") -> Tensor:
+        """[n, size] what is observed in place of `obs`."""
+        return obs
+
+    def loaded(self, task: "SimTask") -> None:
+        """The task's memory was read from a file: hold it to what it may be."""
+
+
+def overrides(term: Randomization, method: str) -> bool:
+    return getattr(type(term), method) is not getattr(Randomization, method)
+
+
+# Of the model ---------------------------------------------------------------------------------------
+@dataclass
+class _Scaled(Randomization):
+    """Model fields, times a factor that every episode draws anew."""
+
+    scale: Annotated[tuple[float, ...], Range(above=0, most=1_000, longest=2)] = (0.8, 1.25)
+    """The least and the largest factor."""
+    independent: bool = False
+    """One factor for each of the named things, instead of one for all of them."""
+
+    fields: ClassVar[tuple[str, ...]] = ()
+
+    def check_values(self, path: str) -> None:
+        _refuse_no_interval(self.scale, f"{path}scale", "factors")
+
+    def prepare(self, task: "SimTask") -> None:
+        self._ids = torch.tensor(self.chosen(task.mj_model), device=task.device)
+        self._nominal = {name: task.randomized_field(name)[:1].clone() for name in self.fields}
+
+    def chosen(self, model: mujoco.MjModel) -> list[int]:
+        """Numbers of the things that are scaled."""
+        raise NotImplementedError
+
+    def begin(self, task: "SimTask", n: int, values: dict[str, Tensor]) -> None:
+        low, high = self.scale
+        factor = task.uniform(low, high, n, len(self._ids) if self.independent else 1)
+        for name, nominal in self._nominal.items():
+            value = values.setdefault(name, nominal.repeat(n, *[1] * (nominal.dim() - 1)))
+            value[:, self._ids] *= factor.view(n, -1, *[1] * (nominal.dim() - 2))
+
+
+@dataclass
+class BodyMass(_Scaled):
+    """Masses, and with them the inertias, of bodies."""
+
+    bodies: tuple[str, ...] = ()
+    """By name; none: all of them."""
+
+    fields: ClassVar = ("body_mass", "body_inertia")
+
+    def chosen(self, model: mujoco.MjModel) -> list[int]:
+        everything = [i for i in range(1, model.nbody) if model.body_mass[i] > 0]
+        return _ids(model, mujoco.mjtObj.mjOBJ_BODY, "body", self.bodies) or everything
+
+
+@dataclass
+class Friction(_Scaled):
+    """Sliding, torsional and rolling friction of geoms.
+
+    Of two geoms that touch, MuJoCo takes the larger friction, or that of the geom of higher priority.
+    """
+
+    geoms: tuple[str, ...] = ()
+    """By name; none: all of them."""
+
+    fields: ClassVar = ("geom_friction",)
+
+    def chosen(self, model: mujoco.MjModel) -> list[int]:
+        return _ids(model, mujoco.mjtObj.mjOBJ_GEOM, "geom", self.geoms) or list(range(model.ngeom))
+
+
+@dataclass
+class MotorStrength(_Scaled):
+    """The force of actuators at the same control: gain and bias, and what limits it."""
+
+    actuators: tuple[str, ...] = ()
+    """By name; none: all of them."""
+
+    fields: ClassVar = ("actuator_gainprm", "actuator_biasprm", "actuator_forcerange")
+
+    def chosen(self, model: mujoco.MjModel) -> list[int]:
+        ids = _ids(model, mujoco.mjtObj.mjOBJ_ACTUATOR, "actuator", self.actuators) or list(range(model.nu))
+        plain = (int(mujoco.mjtGain.mjGAIN_FIXED), int(mujoco.mjtGain.mjGAIN_AFFINE))
+        muscles = [model.actuator(i).name or str(i) for i in ids if model.actuator_gaintype[i] not in plain]
+        if muscles:
+            raise ConfigError(
+                f"The kind motor_strength scales motors and servos; {', '.join(muscles)} is neither."
+            )
+        return ids
+
+
+# Between policy and simulation -----------------------------------------------------------------------
+@dataclass
+class Latency(Randomization):
+    """An action is carried out some control steps later; until the first one arrives, zeros are."""
+
+    steps: Annotated[tuple[int, ...], Range(0, 1_000, longest=2)] = (0, 2)
+    """The shortest and the longest delay, in control steps; every episode draws its own."""
+
+    def check_values(self, path: str) -> None:
+        _refuse_no_interval(self.steps, f"{path}steps", "whole numbers of steps")
+
+    def prepare(self, task: "SimTask") -> None:
+        size, longest = task.action_space.shape, self.steps[1]
+        assert size is not None
+        task.memory[f"{self.name}/steps"] = torch.zeros(task.num_rows, dtype=torch.int64, device=task.device)
+        task.memory[f"{self.name}/actions"] = torch.zeros((task.num_rows, longest, *size), device=task.device)
+
+    def begin(self, task: "SimTask", n: int, values: dict[str, Tensor]) -> None:
+        values[f"{self.name}/steps"] = task.integers(self.steps, n)
+        past = task.memory[f"{self.name}/actions"]
+        values[f"{self.name}/actions"] = past.new_zeros((n, *past.shape[1:]))
+
+    def act(self, task: "SimTask", action: Tensor) -> Tensor:
+        past = task.memory[f"{self.name}/actions"]  # [rows, longest, size], the newest first
+        recent = torch.cat([action[:, None], past], dim=1)
+        late = task.memory[f"{self.name}/steps"].view(-1, 1, 1).expand(-1, 1, action.shape[1])
+        past.copy_(recent[:, :-1])
+        return recent.gather(1, late).squeeze(1)
+
+    def loaded(self, task: "SimTask") -> None:
+        task.memory[f"{self.name}/steps"].clamp_(0, self.steps[1])
+
+
+@dataclass
+class ObservationNoise(Randomization):
+    """Normal noise on what is observed, drawn anew in every step."""
+
+    std: Annotated[float, Range(0, 1e6)] = 0.01
+    """Its standard deviation, in the units of the observation."""
+    terms: tuple[str, ...] = ()
+    """Observation terms that it is on; none: all of them."""
+
+    def prepare(self, task: "SimTask") -> None:
+        columns = task.observation_columns()
+        for name in self.terms:
+            if name not in columns:
+                raise ConfigError(f"There is no observation term {name!r}.{did_you_mean(name, columns)}")
+        size = max(place.stop for place in columns.values())
+        self._std = torch.full((size,), 0.0 if self.terms else self.std, device=task.device)
+        for name in self.terms:
+            self._std[columns[name]] = self.std
+
+    def see(self, task: "SimTask", obs: Tensor, rows: "Rows") -> Tensor:
+        normal = torch.randn(obs.shape, generator=task.generator, dtype=obs.dtype, device=obs.device)
+        return obs.addcmul_(normal, self._std)
+
+
+@dataclass
+class Push(Randomization):
+    """Now and then joints gain a random velocity."""
+
+    joints: tuple[str, ...] = ()
+    """By name; of a free joint the part that moves it, not what turns it."""
+    speed: Annotated[float, Range(0, 1_000)] = 0.5
+    """The largest velocity that is added to each direction, in m/s (rad/s of a hinge)."""
+    every: Annotated[tuple[int, ...], Range(1, 10**6, longest=2)] = (50, 150)
+    """The fewest and the most control steps from one push to the next."""
+
+    def check_values(self, path: str) -> None:
+        _refuse_no_interval(self.every, f"{path}every", "whole numbers of steps")
+        if not self.joints:
+            raise ConfigError(f"--{path}joints is empty; name the joints that are pushed.")
+
+    def prepare(self, task: "SimTask") -> None:
+        model = task.mj_model
+        dofs: list[int] = []
+        for joint in _ids(model, mujoco.mjtObj.mjOBJ_JOINT, "joint", self.joints):
+            kind, first = mujoco.mjtJoint(model.jnt_type[joint]), int(model.jnt_dofadr[joint])
+            many = kind in (mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtJoint.mjJNT_BALL)
+            dofs += range(first, first + (_FREE_DOFS if many else 1))
+        self._dofs = torch.tensor(dofs, device=task.device)
+        self._qvel = task.sim.field("qvel")
+        task.memory[f"{self.name}/wait"] = torch.ones(task.num_rows, dtype=torch.int64, device=task.device)
+
+    def begin(self, task: "SimTask", n: int, values: dict[str, Tensor]) -> None:
+        values[f"{self.name}/wait"] = task.integers(self.every, n)
+
+    def disturb(self, task: "SimTask") -> None:
+        wait = task.memory[f"{self.name}/wait"]
+        wait -= 1
+        due = wait <= 0
+        push = task.uniform(-self.speed, self.speed, task.num_rows, len(self._dofs))
+        self._qvel.index_add_(1, self._dofs, push * due[:, None])
+        wait.copy_(torch.where(due, task.integers(self.every, task.num_rows), wait))
+
+
+KINDS: dict[str, type[Randomization]] = {
+    "body_mass": BodyMass,
+    "friction": Friction,
+    "motor_strength": MotorStrength,
+    "latency": Latency,
+    "observation_noise": ObservationNoise,
+    "push": Push,
+}
+
+
+# Settings -----------------------------------------------------------------------------------------
+def check_randomization(settings: Mapping[str, Any], path: str) -> None:
+    """A sentence for what is wrong with the settings; classes of the user's are looked at when they are made."""
+    for name, value in settings.items():
+        if value is None:
+            continue
+        flag = f"{path}randomization"
+        if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
+            raise ConfigError(f'--{flag} needs {{"kind": …}} for {name!r}, one of {", ".join(KINDS)}.')
+        if not all(isinstance(key, str) and key.isidentifier() for key in value):
+            raise ConfigError(f"--{flag} gives {name!r} parameters that are not names and values.")
+        if ":" not in value["kind"]:
+            _build(KINDS.get(value["kind"]), name, value, path)
+
+
+def make_randomization(settings: Mapping[str, Any], path: str = "env.") -> list[Randomization]:
+    """The terms that the settings name, in their order."""
+    made = []
+    for name, value in settings.items():
+        if value is None:
+            continue
+        kind = value["kind"]
+        own = ":" in kind
+        found: Any = find_callable(kind, "", "randomization", ("Randomization",)) if own else KINDS.get(kind)
+        made.append(_build(found, name, value, path))
+    return made
+
+
+def _build(cls: type[Randomization] | None, name: str, settings: Mapping[str, Any], path: str) -> Randomization:
+    flag = f"{path}randomization.{name}"
+    if cls is None:
+        kind = settings["kind"]
+        hint = did_you_mean(kind, KINDS)
+        raise ConfigError(f"--{flag} is of an unknown kind {kind!r}.{hint} There are {', '.join(KINDS)}.")
+    if not (isinstance(cls, type) and issubclass(cls, Randomization) and dataclasses.is_dataclass(cls)):
+        raise ConfigError(f"--{flag}: {settings['kind']} must be a dataclass derived from Randomization.")
+    params = {key: tuple(v) if isinstance(v, list) else v for key, v in settings.items() if key != "kind"}
+    known = [f.name for f in dataclasses.fields(cls)]
+    for key in params:
+        if key not in known:
+            raise ConfigError(
+                f"--{flag} has no parameter {key!r}.{did_you_mean(key, known)} It has {', '.join(known)}."
+            )
+    if any(isinstance(v, tuple) and len(v) > _MOST_NAMES for v in params.values()):
+        raise ConfigError(f"--{flag} has a list of more than {_MOST_NAMES} parts.")
+    term = cls(**params)
+    term.name = name
+    check_fields(term, f"{flag}.")
+    return term
+
+
+def _refuse_no_interval(pair: tuple[float, ...], flag: str, what: str) -> None:
+    if len(pair) != 2 or pair[0] > pair[1]:
+        raise ConfigError(f"--{flag} is {list(pair)}; it must be two {what}, the smaller first.")
+
+
+def _ids(model: mujoco.MjModel, kind: mujoco.mjtObj, what: str, names: tuple[str, ...]) -> list[int]:
+    """Numbers of named things of a model."""
+    count = {"body": model.nbody, "geom": model.ngeom, "actuator": model.nu, "joint": model.njnt}[what]
+    known = [found for i in range(count) if (found := mujoco.mj_id2name(model, kind, i))]
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise ConfigError(
+                f"The model has no {what} {name!r}.{hint} There are {', '.join(known) or 'no names'}."
+            )
+    return [mujoco.mj_name2id(model, kind, name) for name in names]

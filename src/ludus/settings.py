@@ -1,0 +1,157 @@
+"""Settings as a user gives them: files, flags and overrides, held to what the algorithm knows."""
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ludus.algorithms.registry import algorithms_with, built_in, find_algorithm
+from ludus.config import C, LoopConfig, TrainConfig, to_dict
+from ludus.config_files import from_dict, read_values
+from ludus.errors import ConfigError
+from ludus.policies.policy import LAYER_SETTINGS, LAYERS_AFTER
+
+
+# Files and overrides ----------------------------------------------------------------------------
+def load_config(path: Path, base: C) -> C:
+    """A configuration file over a preset. Sections of other algorithms are left out: `settle` refuses wishes."""
+    own = {f.name for f in dataclasses.fields(base)}
+    values = {k: v for k, v in read_values(path).items() if k in own or k not in _sections()}
+    if algo_in(path) == base.algo:
+        values.pop("algo", None)
+    try:
+        return from_dict(values, base)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def load_run_config(path: Path) -> TrainConfig:
+    """The configuration of a run. An algorithm that it names as "module:NAME" must be trusted before."""
+    algo = algo_in(path) or "ppo"
+    return dataclasses.replace(load_config(path, find_algorithm(algo).config(algo=algo)), algo=algo)
+
+
+def algo_in(path: Path) -> str:
+    """The algorithm a configuration file asks for, if any: it brings defaults of its own."""
+    values = read_values(path)
+    algo, env = str(values.get("algo", "")), values.get("env")
+    shown = env.get("discriminate", "nothing") if isinstance(env, dict) else "nothing"
+    return "amp" if algo == "ppo" and shown != "nothing" else algo  # older runs of AMP say ppo
+
+
+def apply_overrides(config: C, overrides: dict[str, Any]) -> C:
+    """`{"seed": 1, "ppo.learning_rate": 1e-3}` or nested dicts over a configuration."""
+    refuse_foreign(config, _names(overrides))
+    nested: dict[str, Any] = {}
+    for name, value in overrides.items():
+        *path, last = _full_name(name, value).split(".")
+        place = nested
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = copy.deepcopy(to_dict(value))  # what is added to it is not the caller's
+    return settle(from_dict(nested, config), _names(overrides))
+
+
+# What a user asked for --------------------------------------------------------------------------
+@functools.cache
+def short_names() -> dict[str, str]:
+    """Settings that may be given without their section: total_steps for loop.total_steps."""
+    names = {f.name: f"loop.{f.name}" for f in dataclasses.fields(LoopConfig)} | {"clip": "env.clips"}
+    for algorithm in built_in().values():
+        names |= algorithm.config.short_names
+    return names
+
+
+@functools.cache
+def _sections() -> frozenset[str]:
+    """Of the configurations of all algorithms of Ludus, which a run of before wrote into every file."""
+    shared = {f.name for f in dataclasses.fields(TrainConfig)}
+    fields = {f.name for algorithm in built_in().values() for f in dataclasses.fields(algorithm.config)}
+    return frozenset(fields - shared)
+
+
+def settle(config: C, given: Iterable[str]) -> C:
+    """What a user gave, by these names, wins over what a preset says besides; what would do nothing is refused."""
+    names = _refuse_useless(config, given)
+    loop = config.loop
+    if "loop.total_steps" in names and "loop.epochs" not in names:
+        loop = dataclasses.replace(loop, epochs=0)
+    elif "loop.total_steps" in names and loop.epochs:
+        raise ConfigError("--total-steps and --epochs both say how long to train: give one of them.")
+    if "eval.every" in names and "loop.cycles" not in names:
+        loop = dataclasses.replace(loop, cycles=0)
+    return dataclasses.replace(config, loop=loop)
+
+
+def _refuse_useless(config: TrainConfig, given: Iterable[str]) -> set[str]:
+    """The full names of what was given; an error for a setting that would do nothing."""
+    names = _full_names(given)
+    _refuse_replaced(names, config)
+    refuse_foreign(config, names.values())
+    for full, name in names.items():
+        if why := config.why_useless(full, names):
+            raise ConfigError(f"{_flag(name)}: {why}")
+    return set(names)
+
+
+def refuse_foreign(config: TrainConfig, given: Iterable[str]) -> None:
+    """An error for a setting of another algorithm."""
+    own = {f.name for f in dataclasses.fields(config)}
+    for full, name in _full_names(given).items():
+        section = full.partition(".")[0]
+        if section not in own and section in _sections():
+            why = config.why_useless(full, ())
+            nothing = f"with --algo {config.algo} it would do nothing. {why}".rstrip()
+            raise ConfigError(f"{_flag(name)} is a setting of {algorithms_with(section)}: {nothing}")
+
+
+def _full_names(given: Iterable[str]) -> dict[str, str]:
+    """`loop.total_steps` for `total_steps`, and so on, each with what was given."""
+    return {short_names().get(name, name): name for name in given}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _refuse_replaced(names: Iterable[str], config: TrainConfig) -> None:
+    """A network of the user's stands in the place of the built-in layers: their settings would do nothing."""
+    kept = LAYERS_AFTER if config.layers_after_network else ()
+    replaced = sorted(f"policy.{name}" for name in LAYER_SETTINGS if name not in kept)
+    given, network = next((name for name in replaced if name in names), None), config.policy.network
+    if network and given:
+        raise ConfigError(
+            f"--{given.replace('_', '-')} is a setting of the built-in layers, which {network} replaces. "
+            "Give your network its settings by --policy.network-kwargs."
+        )
+
+
+def names_in(path: Path) -> list[str]:
+    """What a configuration file asks for. A section with all its fields is no wish, but the record of a run."""
+    values, fields = read_values(path), _fields_of_sections()
+    wishes = {k: v for k, v in values.items() if not (isinstance(v, dict) and fields.get(k, {""}) <= v.keys())}
+    return _names(wishes)
+
+
+def _fields_of_sections() -> dict[str, set[str]]:
+    """Of the sections that any algorithm of Ludus has."""
+    values = {
+        f.name: getattr(a.config(), f.name) for a in built_in().values() for f in dataclasses.fields(a.config)
+    }
+    return {k: {f.name for f in dataclasses.fields(v)} for k, v in values.items() if dataclasses.is_dataclass(v)}
+
+
+def _names(values: dict[str, Any]) -> list[str]:
+    """Dotted, of values that may be nested."""
+    found = []
+    for name, value in values.items():
+        inner = _names(value) if isinstance(value, dict) else []
+        found += [f"{name}.{part}" for part in inner] or [str(name)]
+    return found
+
+
+def _full_name(name: str, value: Any) -> str:
+    """`total_steps` → `loop.total_steps`; but `data={...}` is the section."""
+    return name if isinstance(value, dict) else short_names().get(name, name)

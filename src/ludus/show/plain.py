@@ -1,0 +1,175 @@
+"""The terminal view for pipes, files and CI: aligned lines, no control codes."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TextIO
+
+from ludus.show import text
+from ludus.show.run_state import RunState
+
+_HEADER_EVERY = 20
+_HEARTBEAT_S = 60.0  # a silent log looks like a hung job
+_ITERATION_S = 2.0  # iterations may end many times a second
+
+
+class Column(NamedTuple):
+    header: str
+    width: int
+    metric: str
+    show: Callable[[float], str]
+
+
+def _whole(value: float) -> str:
+    return f"{value:.0f}"
+
+
+_COLUMNS = [
+    Column("steps/s", 9, "time/fps", lambda v: f"{v:,.0f}" if v >= 10 else f"{v:.1f}"),
+    Column("return", 9, "rollout/ep_rew_mean", text.number),
+    Column("length", 7, "rollout/ep_len_mean", _whole),
+    Column("success", 8, "rollout/success_rate", text.percent),
+    Column("eval succ", 9, "eval/success_rate", text.percent),
+]
+_LEARNING_COLUMNS = [  # after those of the task's own measures
+    Column("eval rew", 9, "eval/mean_reward", text.number),
+    Column("imitation", 9, "train/imitation_loss", text.number),
+    Column("kl", 8, "train/approx_kl", text.number),
+    Column("clip", 7, "train/clip_fraction", text.number),
+    Column("expl.var", 8, "train/explained_variance", text.number),
+    Column("entropy", 8, "train/entropy", text.number),
+    Column("Q loss", 8, "train/q_loss", text.number),
+    Column("pi loss", 8, "train/pi_loss", text.number),
+    Column("temp.", 7, "train/alpha", text.number),
+    Column("R loss", 8, "train/r_loss", text.number),
+]
+_REWARD_COLUMNS = [
+    Column("AUC", 6, "reward/AUC", lambda v: text.reward_value("reward/AUC", v)),
+    Column("R²", 6, "reward/R2", lambda v: text.reward_value("reward/R2", v)),
+    Column("corr.", 6, "reward/correlation", lambda v: text.reward_value("reward/correlation", v)),
+    Column("corr/ep", 7, "reward/correlation_within", lambda v: text.reward_value("reward/correlation_within", v)),
+]
+# Return decomposition is told by the names that its public versions print, letter for letter.
+_PUBLIC_COLUMNS = [
+    Column("Epoch", 5, "Epoch", text.number),
+    Column("Cycle", 5, "Cycle", text.number),
+    Column("Episodes", 8, "Episodes", text.number),
+    Column("Timesteps", 10, "Timesteps", text.number),
+    Column("TimeCost(sec)/train", 19, "TimeCost(sec)/train", lambda v: f"{v:,.1f}"),
+    Column("TimeCost(sec)/test", 18, "TimeCost(sec)/test", lambda v: f"{v:,.1f}"),
+    Column("R_loss", 9, "R_loss", text.number),
+    Column("Q_loss", 9, "Q_loss", text.number),
+    Column("Pi_loss", 9, "Pi_loss", text.number),
+    Column("return", 9, "rollout/ep_rew_mean", text.number),
+    Column("success", 8, "rollout/success_rate", text.percent),
+]
+
+
+class PlainView:
+    """Writes a table that grows by one line a row. Columns appear when their metric first does."""
+
+    def __init__(self, stream: TextIO, state: RunState) -> None:
+        self._stream = stream
+        self._state = state
+        self._columns: list[Column] = []
+        self._rows_since_header = _HEADER_EVERY
+        self._last_output = time.monotonic()
+        self._iteration_at = -math.inf
+        self._held_back = ""  # the newest iteration's line, where it came too soon after another
+
+    def plan(self, lines: list[str]) -> None:
+        self._write(self._state.title, *(f"  {line}" for line in lines), "")
+
+    def start(self) -> None:
+        state = self._state
+        if state.start_step:
+            where = f"step {state.start_step:,}" if state.unit == "steps" else f"{state.start_step:,}"
+            unit = "" if state.unit == "steps" else f" {state.unit}"
+            self._write(f"continuing at {where} of {state.total_steps:,}{unit}")
+
+    def progress(self) -> None:
+        if time.monotonic() - self._last_output > _HEARTBEAT_S:
+            state = self._state
+            where = " · ".join(f"{name} {at:,}/{total:,}" for name, at, total in state.levels)
+            words = "  ".join(part for part in (where, state.note) if part)
+            self._write(f"{state.step:>{self._step_width},} {self._done:>7}  … {words}".rstrip())
+
+    def iteration(self, line: str) -> None:
+        self._held_back = line
+        if time.monotonic() - self._iteration_at >= _ITERATION_S:
+            self._say_iteration()
+
+    def _say_iteration(self) -> None:
+        if self._held_back:
+            self._write(f"  {self._held_back}")
+            self._held_back, self._iteration_at = "", time.monotonic()
+
+    def row(self) -> None:
+        self._say_iteration()
+        if "Epoch" in self._state.metrics:
+            self._public_row()
+        else:
+            self._own_row()
+        self._rows_since_header += 1
+
+    def _own_row(self) -> None:
+        state = self._state
+        columns = self._present([*_COLUMNS, *self._measures(), *_LEARNING_COLUMNS, *_REWARD_COLUMNS])
+        first = "step" if state.unit == "steps" else state.unit
+        self._header(columns, f"{first:>{self._step_width}} {'done':>7} {'ETA':>9} ", "")
+        start = f"{state.step:>{self._step_width},} {self._done:>7} {text.duration(state.eta):>9}"
+        self._write(f"{start} {self._cells(columns)}".rstrip())
+
+    def _public_row(self) -> None:
+        columns = self._present([*_PUBLIC_COLUMNS, *_REWARD_COLUMNS])
+        self._header(columns, "", f" {'done':>7} {'ETA':>9}")
+        self._write(f"{self._cells(columns)} {self._done:>7} {text.duration(self._state.eta):>9}")
+
+    def _measures(self) -> list[Column]:
+        heads = {f"{m.label} {m.unit}".rstrip(): f"eval/{m.metric}" for m in self._state.display.headline}
+        return [Column(head, max(6, len(head)), metric, _whole) for head, metric in heads.items()]
+
+    def _present(self, columns: list[Column]) -> list[Column]:
+        return [c for c in columns if c.metric in self._state.metrics]
+
+    def _header(self, columns: list[Column], before: str, after: str) -> None:
+        if columns != self._columns or self._rows_since_header >= _HEADER_EVERY:
+            self._columns, self._rows_since_header = columns, 0
+            heads = " ".join(self._head(c).rjust(c.width) for c in columns)
+            self._write(f"{before}{heads}{after}".rstrip())
+
+    def _head(self, column: Column) -> str:
+        return f"{self._state.unit}/s" if column.metric == "time/fps" else column.header
+
+    def _cells(self, columns: list[Column]) -> str:
+        return " ".join(c.show(self._state.metrics[c.metric]).rjust(c.width) for c in columns)
+
+    @property
+    def _done(self) -> str:
+        return f"{100 * self._state.fraction:.1f} %"
+
+    @property
+    def _step_width(self) -> int:
+        return max(9, len(f"{self._state.total_steps:,}"))
+
+    def evaluation(self, line: str) -> None:
+        self._write(line)
+
+    def message(self, line: str) -> None:
+        self._write(line)
+
+    def warning(self, line: str) -> None:
+        self._write(f"WARNING: {line}")
+
+    def finish(self, lines: list[str]) -> None:
+        self._write("", *lines)
+
+    def close(self) -> None:
+        self._stream.flush()
+
+    def _write(self, *lines: str) -> None:
+        encoding = self._stream.encoding or "utf-8"
+        page = "".join(f"{line}\n" for line in lines)
+        self._stream.write(page.encode(encoding, "replace").decode(encoding))
+        self._stream.flush()
+        self._last_output = time.monotonic()

@@ -1,0 +1,475 @@
+"""report.html: one page that tells how a training went, with nothing to install and nothing to fetch.
+
+Everything in it comes from the run folder: metrics.jsonl, config.yaml and, where present, run.json.
+"""
+
+import html
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ludus.display import Curves, Display
+from ludus.errors import LudusError, plain_text
+from ludus.files import parse_json, read_bounded, write_whole
+from ludus.show import text
+from ludus.show.charts import Chart, Series, chart_html
+from ludus.show.episode_table import table_section
+from ludus.show.jsonl import MOST_STEPS, read_metrics
+from ludus.show.playback import NO_NETWORK
+from ludus.show.report_style import SCRIPT, STYLE
+from ludus.show.reward_page import RewardTrace, reward_section
+from ludus.show.run_state import quality
+
+Rows = list[dict[str, float]]
+
+# Of a page that can be read, whatever a run's files hold.
+_MOST_BYTES = 1_000_000  # of run.json and config.yaml
+_MOST_CHARTS, _MOST_FACTS, _LONGEST_FACT, _DEEPEST = 100, 200, 1000, 5
+
+_SMALL = [  # title, metric, of the optimiser
+    ("Policy loss", "train/policy_loss"),
+    ("Value loss", "train/value_loss"),
+    ("Q loss", "train/q_loss"),
+    ("Policy loss", "train/pi_loss"),
+    ("Mean Q", "train/q_mean"),
+    ("Entropy", "train/entropy"),
+    ("Temperature", "train/alpha"),
+    ("Imitation loss", "train/imitation_loss"),
+    ("Approximate KL", "train/approx_kl"),
+    ("Clip fraction", "train/clip_fraction"),
+    ("Explained variance", "train/explained_variance"),
+    ("Learning rate", "train/learning_rate"),
+    ("Standard deviation of actions", "train/std"),
+    ("Gradient norm", "train/grad_norm"),
+]
+_SHOWN_ELSEWHERE = ("loop/", "time/", "eval/", "eval_stochastic/", "system/", "reward/")
+# What return decomposition is told by elsewhere, and our name for the same number (or none: a mere counter).
+_PUBLIC = {
+    "R_loss": "train/r_loss",
+    "Q_loss": "train/q_loss",
+    "Pi_loss": "train/pi_loss",
+    "Epoch": "",
+    "Cycle": "",
+    "Timesteps": "",
+}
+
+
+def write_report(
+    run_dir: Path | str,
+    replay_html: str | None = None,
+    extra: Mapping[str, Any] | None = None,
+    rewards: Sequence[RewardTrace] = (),
+    display: Display | None = None,
+) -> Path:
+    """Write run_dir/report.html, and replay.html beside it where a replay is given; returns its path.
+
+    Only the replay that is given is embedded: a replay.html that lies in the folder may be anybody's. `extra` adds
+    lines to the run's facts; `rewards` shows a learned reward along some episodes; `display`: what the
+    task has to show besides what every task has.
+    """
+    run_dir, display = Path(run_dir), display or Display()
+    rows = _with_one_name(read_metrics(run_dir / "metrics.jsonl"))
+    alone = _reward_only(rows)
+    rows = _along_batches(rows) if alone else rows
+    if replay_html is not None:
+        _write(run_dir / "replay.html", replay_html)
+    facts, trouble = _facts(run_dir)
+    title = _shown(facts.get("preset")) or run_dir.resolve().parent.name
+    body = [
+        f"<header><h1>{_safe(title)}</h1><p>{_safe(_subtitle(run_dir, facts))}</p></header>",
+        _tiles(rows, display),
+        _replay(replay_html),
+        table_section(display.table, run_dir, _best_step(rows)),
+        reward_section(rewards),
+        _curves(rows, display),
+        _evaluations(rows, display),
+        _configuration(run_dir),
+        _run_facts({**facts, **(extra or {})}, trouble),
+    ]
+    path = run_dir / "report.html"
+    _write(path, _page(title, "".join(body), "batch" if alone else "step"))
+    return path
+
+
+def _page(title: str, body: str, axis: str) -> str:
+    return (
+        f'<!doctype html><html lang="en"><head>{NO_NETWORK}<meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{_safe(title)}: training report</title><style>{STYLE}</style></head>"
+        f'<body data-x="{axis}"><main>{body}</main><div id="tip"></div><script>{SCRIPT}</script></body></html>'
+    )
+
+
+# Sections -------------------------------------------------------------------------------------------
+def _tiles(rows: Rows, display: Display) -> str:
+    if not rows:
+        return '<h2>No metrics yet</h2><div class="card note">The run has not finished its first cycle.</div>'
+    steps = int(max(row["step"] for row in rows))
+    seconds = _last(rows, "time/elapsed_s")
+    speed = steps / seconds if seconds else _last(rows, "time/fps")
+    if _reward_only(rows):
+        tiles = [*_reward_tiles(rows), _tile("batches", f"{steps:,}"), _tile("wall time", text.duration(seconds))]
+        return f'<div class="tiles">{"".join(tiles)}</div>'
+    tiles = [_best_tile(rows)]
+    for words, metric in (
+        ("final return", "rollout/ep_rew_mean"),
+        ("final evaluation reward", "eval/mean_reward"),
+    ):
+        value = _last(rows, metric)
+        if value is not None:
+            tiles.append(_tile(words, text.number(value)))
+            break
+    for measure in display.headline:
+        if (value := _last(rows, f"eval/{measure.metric}")) is not None:
+            told = measure.told({measure.metric: value}, "")
+            tiles.append(_tile(f"{measure.label} in the newest evaluation", told))
+    tiles.append(_tile("steps", f"{steps:,}"))
+    tiles.append(_tile("wall time", text.duration(seconds)))
+    tiles.append(_tile("steps per second", text.number(None if speed is None else round(speed))))
+    return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def _best_tile(rows: Rows) -> str:
+    for prefix, where in (("eval/", "evaluation"), ("rollout/", "training")):
+        found = [row for row in rows if math.isfinite(row.get(prefix + "success_rate", math.nan))]
+        if found:
+            best = max(found, key=lambda row: (row[prefix + "success_rate"], quality(row)))
+            interval = text.success_with_interval(best, prefix).partition("(")[1:]
+            words = f"best success in {where} {''.join(interval)} at step {int(best['step']):,}"
+            return _tile(words, text.percent(best[prefix + "success_rate"]), good=True)
+    found = [row for row in rows if math.isfinite(row.get("eval/mean_reward", math.nan))]
+    if found:
+        best = max(found, key=lambda row: row["eval/mean_reward"])
+        words = f"best evaluation reward, at step {int(best['step']):,}"
+        return _tile(words, text.number(best["eval/mean_reward"]), good=True)
+    return _tile("best success", "no evaluation yet")
+
+
+def _reward_tiles(rows: Rows) -> list[str]:
+    tiles: list[str] = []
+    for metric, words in _REWARD_HEADLINES:
+        value = _last(rows, metric)
+        if value is not None:
+            tiles.append(_tile(words, text.reward_value(metric, value), good=not tiles))
+    loss = _last(rows, "train/r_loss")
+    return [*tiles, _tile("final reward loss", text.number(loss))] if loss is not None else tiles
+
+
+_REWARD_HEADLINES = [
+    ("reward/AUC", "AUC, successes against failures (held out)"),
+    ("reward/R2", "R² of held-out returns"),
+    ("reward/correlation", "correlation with the hidden reward"),
+]
+
+
+def _tile(words: str, value: str, good: bool = False) -> str:
+    return f'<div class="tile{" good" if good else ""}"><b>{_safe(value)}</b><span>{_safe(words)}</span></div>'
+
+
+def _replay(page: str | None) -> str:
+    if page is None:
+        return ""
+    # Its scripts run, but in an origin of their own: they see nothing of the report or of other files.
+    source = html.escape(page, quote=True)
+    frame = f'<iframe title="replay" loading="lazy" sandbox="allow-scripts" srcdoc="{source}"></iframe>'
+    return (
+        f'<h2>Replay</h2><div class="card">{frame}</div>'
+        '<p class="hint">Drag to turn, scroll to zoom, right-drag to move. '
+        'The same view fills the window in <a href="replay.html">replay.html</a>.</p>'
+    )
+
+
+def _curves(rows: Rows, display: Display) -> str:
+    alone = _reward_only(rows)
+    speed = "Batches per second" if alone else "Steps per second"
+    learning = [
+        _chart("Success rate", rows, _SUCCESS, text.percent, (0.0, 1.0)),
+        _chart("Episode return", rows, _RETURN),
+        _chart("Episode length", rows, {"training": "rollout/ep_len_mean", "evaluation": "eval/mean_length"}),
+        *(_reward_charts(rows) if alone else []),
+        _chart(speed, rows, {"batches/s" if alone else "steps/s": "time/fps"}),
+    ]
+    shares = {name: f"time/{name}_share" for name in ("simulate", "act", "learn")}
+    machine = [
+        _chart("Share of time", rows, shares, text.percent, (0.0, 1.0)),
+        _chart("Memory (MB)", rows, {"memory": "system/memory_mb", "GPU": "system/gpu_memory_mb"}),
+    ]
+    known = {metric for _, metric in _SMALL} | {
+        "rollout/success_rate",
+        "rollout/ep_rew_mean",
+        "rollout/ep_len_mean",
+        "train/r_loss",
+        *_PUBLIC,
+        *_TOLD_RIGHT.values(),
+        *(metric for curves in (_STYLE, *display.curves) for metric in curves.series.values()),
+    }
+    names = dict.fromkeys(name for row in rows for name in row if name != "step")
+    others = [n for n in names if n not in known and not n.startswith(_SHOWN_ELSEWHERE)][:_MOST_CHARTS]
+    return (
+        _section("Learning", learning, "charts")
+        + _section(display.section or "Motion", _task_charts(rows, display), "charts")
+        + ("" if alone else _section("Learned reward", _reward_charts(rows), "charts"))
+        + _section(
+            "Optimisation", [_chart(title, rows, {title: metric}) for title, metric in _SMALL], "charts small"
+        )
+        + _fold("More metrics", [*(_chart(n, rows, {n: n}) for n in others), *machine])
+    )
+
+
+_SUCCESS = {
+    "training": "rollout/success_rate",
+    "evaluation": "eval/success_rate",
+    "evaluation, strict": "eval/success_strict",
+    "evaluation, stochastic": "eval_stochastic/success_rate",
+}
+_RETURN = {
+    "training": "rollout/ep_rew_mean",
+    "evaluation": "eval/mean_reward",
+    "evaluation, stochastic": "eval_stochastic/mean_reward",
+}
+
+
+# Of a discriminator that pays for motion.
+_STYLE = Curves("Reward of a step", {"style": "rollout/style_reward", "task": "rollout/task_reward"})
+_TOLD_RIGHT = {"demonstrated motion": "adversary/accuracy_demo", "the policy's": "adversary/accuracy_policy"}
+
+
+def _task_charts(rows: Rows, display: Display) -> list[str]:
+    return [
+        *(_chart(curves.title, rows, curves.series) for curves in display.curves),
+        _chart("What the discriminator tells right", rows, _TOLD_RIGHT, text.percent, (0.0, 1.0)),
+        _chart(_STYLE.title, rows, _STYLE.series),
+    ]
+
+
+def _reward_charts(rows: Rows) -> list[str]:
+    names = text.reward_names(rows)
+    others = [
+        n for n in names if n not in {*_CORRELATION.values(), *_AUC.values(), "reward/R2", "reward/episodes"}
+    ][:_MOST_CHARTS]
+    return [
+        _chart("Reward loss", rows, {"reward loss": "train/r_loss"}),
+        _chart("AUC, successes against failures", rows, _AUC, _reward_show("reward/AUC"), (0.0, 1.0)),
+        _chart("R² of the return", rows, {"R²": "reward/R2"}, _reward_show("reward/R2")),
+        _chart("Correlation with the hidden reward", rows, _CORRELATION, _reward_show("reward/correlation")),
+        *(_chart(text.reward_label(n).capitalize(), rows, {text.reward_label(n): n}) for n in others),
+    ]
+
+
+def _reward_show(metric: str) -> Any:
+    return lambda value: text.reward_value(metric, value)
+
+
+_AUC = {
+    "learned reward": "reward/AUC",
+    "success head": "reward/AUC_success",
+    "progress head": "reward/AUC_progress",
+}
+_CORRELATION = {
+    "in successes": "reward/correlation",
+    "mean of episodes": "reward/correlation_within",
+    "overall": "reward/correlation_all",
+    "of ranks": "reward/rank_correlation",
+}
+
+
+def _chart(
+    title: str,
+    rows: Rows,
+    metrics: Mapping[str, str],
+    show: Any = text.number,
+    limits: tuple[float, float] | None = None,
+) -> str:
+    series = [s for name, metric in metrics.items() if (s := _series(name, metric, rows)) is not None]
+    return chart_html(Chart(title, series, show, limits)) if series else ""
+
+
+def _series(name: str, metric: str, rows: Rows) -> Series | None:
+    found = [row for row in rows if math.isfinite(row.get(metric, math.nan))]
+    if not found:
+        return None
+    steps, values = [row["step"] for row in found], [row[metric] for row in found]
+    lows: list[float] = []
+    highs: list[float] = []
+    prefix = metric.rpartition("/")[0] + "/"
+    edges = (prefix + "success_low", prefix + "success_high")
+    if metric.endswith("/success_rate") and all(math.isfinite(r.get(e, math.nan)) for r in found for e in edges):
+        lows, highs = ([row[edge] for row in found] for edge in edges)
+    return Series(name, steps, values, lows, highs, dots=metric.startswith("eval"))
+
+
+def _section(title: str, charts: list[str], style: str) -> str:
+    charts = [chart for chart in charts if chart]
+    return f'<h2>{title}</h2><div class="{style}">{"".join(charts)}</div>' if charts else ""
+
+
+def _fold(title: str, charts: list[str]) -> str:
+    charts = [chart for chart in charts if chart]
+    if not charts:
+        return ""
+    grid = f'<div class="charts small">{"".join(charts)}</div>'
+    return f'<details class="card"><summary>{title}</summary>{grid}</details>'
+
+
+def _evaluations(rows: Rows, display: Display) -> str:
+    kind = "reward/" if _reward_only(rows) else "eval/"
+    found = [row for row in rows if any(name.startswith(kind) for name in row)]
+    if not found:
+        return '<h2>Evaluations</h2><div class="card note">No evaluation yet.</div>'
+    told = [*_COLUMNS, *_measure_columns(display), *_LAST_COLUMNS]
+    columns = [c for c in told if any(c[1] in row for row in found)] + _reward_columns(found)
+    if kind == "reward/":
+        columns[0] = ("batches", *columns[0][1:])
+    best = _best(found)
+    head = "".join(f"<th>{words}</th>" for words, _, _ in columns)
+    lines = []
+    for row in reversed(found):
+        cells = "".join(
+            f"<td>{_safe(show(row)) if metric in row else text.MISSING}</td>" for _, metric, show in columns
+        )
+        lines.append(f'<tr class="best">{cells}</tr>' if row is best else f"<tr>{cells}</tr>")
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    return f'<h2>Evaluations</h2><div class="card scroll">{table}</div>'
+
+
+def _best(evaluations: Rows) -> dict[str, float]:
+    return max(evaluations, key=quality)
+
+
+def _best_step(rows: Rows) -> int | None:
+    """Of the evaluation whose policy was kept as the best."""
+    found = [row for row in rows if any(name.startswith("eval/") for name in row)]
+    return int(_best(found)["step"]) if found else None
+
+
+def _measure_columns(display: Display) -> list[tuple[str, str, Any]]:
+    return [(_safe(m.label), f"eval/{m.metric}", lambda row, m=m: m.told(row, "eval/")) for m in display.headline]
+
+
+def _reward_columns(rows: Rows) -> list[tuple[str, str, Any]]:
+    names = text.reward_names(rows)[:_MOST_CHARTS]
+    return [(_safe(text.reward_label(n)), n, lambda row, n=n: text.reward_value(n, row[n])) for n in names]
+
+
+_COLUMNS: list[tuple[str, str, Any]] = [
+    ("step", "step", lambda r: f"{int(r['step']):,}"),
+    ("success (interval)", "eval/success_rate", lambda r: text.success_with_interval(r, "eval/")),
+    ("strict", "eval/success_strict", lambda r: text.percent(r["eval/success_strict"])),
+]
+_LAST_COLUMNS: list[tuple[str, str, Any]] = [  # after the task's own measures
+    ("reward", "eval/mean_reward", lambda r: _plus_minus(r, "eval/")),
+    ("length", "eval/mean_length", lambda r: text.number(r["eval/mean_length"])),
+    ("episodes", "eval/episodes", lambda r: text.number(r["eval/episodes"])),
+    (
+        "stochastic success",
+        "eval_stochastic/success_rate",
+        lambda r: text.success_with_interval(r, "eval_stochastic/"),
+    ),
+    ("stochastic reward", "eval_stochastic/mean_reward", lambda r: _plus_minus(r, "eval_stochastic/")),
+]
+
+
+def _plus_minus(row: dict[str, float], prefix: str) -> str:
+    spread = row.get(prefix + "std_reward")
+    return text.number(row[prefix + "mean_reward"]) + (f" ± {text.number(spread)}" if spread is not None else "")
+
+
+def _configuration(run_dir: Path) -> str:
+    try:
+        config = read_bounded(run_dir / "config.yaml", _MOST_BYTES).decode(errors="replace")
+    except (OSError, LudusError):
+        return '<h2>Configuration</h2><div class="card note">This run folder has no config.yaml.</div>'
+    folded = f"<summary>config.yaml</summary><pre>{_safe(config)}</pre>"
+    return f'<h2>Configuration</h2><details class="card" style="margin:0">{folded}</details>'
+
+
+def _run_facts(facts: Mapping[str, Any], trouble: str) -> str:
+    note = f'<div class="note">{_safe(trouble)}</div>' if trouble else ""
+    items = "".join(f"<dt>{_safe(name)}</dt><dd>{_safe(value)}</dd>" for name, value in _flat(facts))
+    if not items and not note:
+        note = '<div class="note">No run.json: versions and machine are not known.</div>'
+    return f'<h2>Run</h2><div class="card">{note}{f"<dl>{items}</dl>" if items else ""}</div>'
+
+
+# Help -----------------------------------------------------------------------------------------------
+def _facts(run_dir: Path) -> tuple[dict[str, Any], str]:
+    """run.json, or why it cannot be read."""
+    path = run_dir / "run.json"
+    if not os.path.lexists(path):
+        return {}, ""
+    try:
+        facts = parse_json(read_bounded(path, _MOST_BYTES))
+    except (OSError, ValueError, LudusError) as error:
+        return {}, f"run.json cannot be read: {error}."
+    return (facts, "") if isinstance(facts, dict) else ({}, "run.json does not hold a JSON object.")
+
+
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    items: list[tuple[str, str]] = []
+    for name, value in facts.items():
+        label = f"{prefix}{name}".replace("_", " ")
+        if isinstance(value, Mapping) and prefix.count("·") < _DEEPEST:
+            items += _flat(value, f"{label} · ")
+        elif value is not None:
+            items.append((label, _shown(value)))
+        if len(items) >= _MOST_FACTS:
+            break
+    return items
+
+
+def _shown(value: Any) -> str:
+    """A fact in words; what is nested further than facts are is left out."""
+    if isinstance(value, list):
+        return ", ".join(_shown(v) for v in value[:_MOST_FACTS] if not isinstance(v, list))
+    return "…" if isinstance(value, Mapping) else "" if value is None else plain_text(str(value), _LONGEST_FACT)
+
+
+def _subtitle(run_dir: Path, facts: Mapping[str, Any]) -> str:
+    parts = [str(run_dir)]
+    if "seed" in facts:
+        parts.append(f"seed {_shown(facts['seed'])}")
+    if "started" in facts:
+        parts.append(f"started {_shown(facts['started'])}")
+    return " · ".join(parts)
+
+
+def _with_one_name(rows: Rows) -> Rows:
+    """Losses that have only their public name get ours too."""
+    for row in rows:
+        row.update({ours: row[name] for name, ours in _PUBLIC.items() if ours and name in row and ours not in row})
+    return rows
+
+
+def _reward_only(rows: Rows) -> bool:
+    """Whether a reward was learned from recorded data, without anybody acting."""
+    names = {name for row in rows for name in row}
+    if any(name.startswith(("rollout/", "eval/")) for name in names):
+        return False
+    return "train/r_loss" in names or any(name.startswith("reward/") for name in names)
+
+
+def _along_batches(rows: Rows) -> Rows:
+    """Rows by how much was trained: their step may be the size of the store, which never changes."""
+    if all(abs(row.get("loop/batches", math.nan)) <= MOST_STEPS for row in rows):
+        return [row | {"step": row["loop/batches"]} for row in rows]
+    if len({row["step"] for row in rows}) > 1 or len(rows) < 2:
+        return rows
+    return [row | {"step": i} for i, row in enumerate(rows, start=1)]
+
+
+def _last(rows: Rows, metric: str) -> float | None:
+    return next((row[metric] for row in reversed(rows) if math.isfinite(row.get(metric, math.nan))), None)
+
+
+def _safe(value: Any) -> str:
+    return html.escape(plain_text(str(value), keep_lines=True), quote=True)
+
+
+def _write(path: Path, content: str) -> None:
+    """Whole or not at all: a reader never sees half a page."""
+    try:
+        write_whole(path, content.encode("utf-8", "replace"))
+    except OSError as error:
+        raise LudusError(f"Cannot write {path}: {error.strerror or error}.") from error
