@@ -500,7 +500,7 @@ def test_what_is_learned_does_not_depend_on_how_stacks_are_stored(
 ) -> None:
     small = QUICK | {"policy.hidden": (), "replay.shift": 1}
     runs = [ludus.train(STACKED, tmp_path / "once", algo="dqn", overrides=small)]
-    monkeypatch.setattr("ludus.envs.gym_make._stacked_frames", lambda env: 1)
+    monkeypatch.setattr("ludus.envs.gym.make._stacked_frames", lambda env: 1)
     runs.append(ludus.train(STACKED, tmp_path / "whole", algo="dqn", overrides=small))
     weights = [ludus.load(run).state_dict() for run in runs]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
