@@ -40,7 +40,6 @@ ITERATIONS = 4  # a cycle
 SMALL: Settings = {
     "policy.hidden": (16, 16),
     "policy.normalize_obs": True,
-    "replay.batch_size": 16,
     "replay.warmup": 100,
     "replay.steps": 40,
     "replay.train_batches": 10,
@@ -50,10 +49,8 @@ SMALL: Settings = {
     "eval.episodes": 2,
     "eval.stochastic": False,
     "log.report": False,
-    "reward.hidden": (16, 16),
-    "reward.rrd_batch_size": 16,
-    "reward.rrd_sample_size": 8,
 }
+REWARD: Settings = {"reward.hidden": (16, 16), "reward.rrd_batch_size": 16, "reward.rrd_sample_size": 8}
 LANES: Settings = {"groups": 2, "env.num_envs": 4, "env.max_steps": 30, "replay.capacity": 700}  # it overflows
 JOBS: dict[str, tuple[str, str, Settings]] = {
     "sac": ("gym:Pendulum-v1", "sac", {"env.max_steps": 50}),
@@ -72,7 +69,9 @@ def train(name: str, folder: Path, *callbacks: ludus.Callback, **changes: Any) -
     preset, algo, settings = JOBS[name]
     changes = {key.replace("__", "."): value for key, value in changes.items()}
     data = {"data": os.environ["LUDUS_TEST_DATA"]} if name in RECORDED else {}
-    overrides = SMALL | settings | data | changes
+    batches: Settings = {} if name == "reward" else {"replay.batch_size": 16}
+    decomposed = REWARD if name in ("rrd", "rrd-td3", "reward") else {}
+    overrides = SMALL | batches | decomposed | settings | data | changes
     return ludus.train(preset, folder, callbacks, Console("quiet"), algo=algo, overrides=overrides)
 
 

@@ -402,7 +402,7 @@ def write_run_report(run: str | Path, trust: bool = False) -> Path:
             ranked = ranked_kinds(display.table, folder)
             replay = record_replay(config.env, load(folder, trust), folder.resolve().parent.name, ranked=ranked)
     except LudusError as error:  # a run without a checkpoint, or a machine without a viewer, still has curves
-        print(f"No replay of what was learned: {error}", file=sys.stderr)
+        print(f"No replay: {error}", file=sys.stderr)
     return write_report(folder, replay, rewards=traces, display=display)
 
 

@@ -37,8 +37,7 @@ def on_policy(
     return EVERY_JOB | plan | {name.replace("__", ".").replace("_", "-"): value for name, value in more.items()}
 
 
-REPLAY = EVERY_JOB | {
-    "replay.batch-size": 16,
+STORED = EVERY_JOB | {
     "replay.warmup": 60,
     "replay.steps": 40,
     "replay.train-batches": 6,
@@ -46,6 +45,7 @@ REPLAY = EVERY_JOB | {
     "cycles": 2,
     "iterations": 2,
 }
+REPLAY = STORED | {"replay.batch-size": 16}
 REWARD = {"reward.hidden": "16 16", "reward.rrd-batch-size": 8, "reward.rrd-sample-size": 8}
 _LANES = {"groups": 2, "env.num-envs": 4, "env.max-steps": 30, "replay.capacity": 400}
 
@@ -61,7 +61,7 @@ JOBS: dict[str, tuple[str, dict[str, Any]]] = {
     "sac": ("gym:Pendulum-v1", REPLAY | {"algo": "sac", "env.max-steps": 30}),
     "dqn": ("gym:CartPole-v1", REPLAY | _LANES | {"algo": "dqn", "replay.train-target": 7}),
     "rrd": ("rrd-mujoco:hopper", REPLAY | _LANES | REWARD),
-    "reward from data": ("rrd-libero", REPLAY | REWARD | {"data": "data.hdf5", "data.keys": "state"}),
+    "reward from data": ("rrd-libero", STORED | REWARD | {"data": "data.hdf5", "data.keys": "state"}),
     "humanoid": (
         "humanoid-mimic",
         on_policy(4, 8, 9, 3, groups=2, env__clips="stand.npz", env__max_steps=15, env__threads=1),
