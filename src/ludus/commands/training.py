@@ -55,12 +55,23 @@ def train(arguments: list[str]) -> None:
             f"{find_preset(name).summary} Another --algo ({', '.join(algorithm_names())}) brings settings and "
             "defaults of its own. Also: --config FILE (settings from a YAML file, before the flags), --trust "
             "(import the code that such a file names), --run-dir DIR (where the run goes), and without their "
-            f"section {', '.join('--' + short.replace('_', '-') for short in short_names())}."
+            f"section {_short_flags(base)}."
         ),
     )
     config = settle(config, _names_given(rest))
     folder = train_preset(name, run_dir=run_dir, config=_with_kwargs(config, kwargs | _kwargs_of(config)))
     _exit_if_incomplete(folder)
+
+
+def _short_flags(config: TrainConfig) -> str:
+    """Those that this configuration has."""
+    known = [short for short, full in short_names().items() if _has(config, full)]
+    return ", ".join(f"--{short.replace('_', '-')}" for short in known)
+
+
+def _has(config: TrainConfig, setting: str) -> bool:
+    section, _, name = setting.partition(".")
+    return hasattr(getattr(config, section, None), name)
 
 
 def _registry() -> Any:
