@@ -193,6 +193,11 @@ def env_faults(envs: list[VecEnv]) -> dict[str, float]:
     return sums
 
 
+def advice_on_faults(env: VecEnv) -> dict[str, str]:
+    """`fault_advice` by the names that `env_faults` gives faults."""
+    return {f"rollout/{name}": advice for name, advice in env.fault_advice.items()}
+
+
 def combine_stats(parts: list[dict[str, tuple[float, float]]]) -> dict[str, float]:
     """Means over the episodes of several groups; a metric no episode reported is left out."""
     names = {name: None for part in parts for name in part}  # in order of appearance

@@ -18,7 +18,7 @@ from ludus.envs import make_groups
 from ludus.envs.abilities import tabulate
 from ludus.envs.mujoco.simulator import lacks_warp
 from ludus.envs.row_space import numbers_in
-from ludus.envs.vec import State, VecEnv, derive_seed
+from ludus.envs.vec import State, VecEnv, advice_on_faults, derive_seed
 from ludus.policies.factory import make_actor_critic
 from ludus.training.evaluator import PolicyEvaluator, limit_warnings
 from ludus.training.job import Job, Show
@@ -113,8 +113,7 @@ class OnPolicyJob(Job):
         return self.collector.episode_metrics()
 
     def fault_advice(self) -> dict[str, str]:
-        advice = self.collector.groups[0].env.fault_advice
-        return {f"rollout/{name}": told for name, told in advice.items()}
+        return advice_on_faults(self.collector.groups[0].env)
 
     def weights(self) -> list[Tensor]:
         return [self.learner.optimizer.flat]

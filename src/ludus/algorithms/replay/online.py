@@ -10,7 +10,7 @@ from ludus.algorithms.reward.config import check_reward_config
 from ludus.buffers.episodes import EpisodeStore, store_bytes
 from ludus.config import make_plan
 from ludus.envs import make_groups
-from ludus.envs.vec import State, VecEnv
+from ludus.envs.vec import State, VecEnv, advice_on_faults
 from ludus.errors import ConfigError
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.evaluator import limit_warnings
@@ -80,8 +80,7 @@ class OffPolicyJob(ReplayJob):
         return metrics
 
     def fault_advice(self) -> dict[str, str]:
-        advice = self.collector.groups[0].env.fault_advice
-        return {f"rollout/{name}": told for name, told in advice.items()}
+        return advice_on_faults(self.collector.groups[0].env)
 
     def lines(self) -> list[str]:
         config, replay, envs = self.config, self.config.replay, self.config.env.num_envs
