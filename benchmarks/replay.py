@@ -14,10 +14,12 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from ludus.algorithms.replay.agents import make_agent
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.job import make_learner, make_policy
 from ludus.algorithms.replay.learner import ReplayLearner
 from ludus.buffers.episodes import EpisodeStore
+from ludus.envs.vec import derive_seed
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
 from ludus.training.loop import PRECISIONS, find_device
@@ -51,7 +53,7 @@ def learner_of(config: ReplayTrainConfig, episodes: int) -> ReplayLearner:
         obs = torch.randn((EPISODE + 1, OBS), generator=generator)
         action = torch.rand((EPISODE, ACTIONS), generator=generator) * 2 - 1
         store.add({"obs": obs}, action, torch.randn(EPISODE, generator=generator), terminated=False)
-    learner = make_learner(config, policy, store)
+    learner = make_learner(config, make_agent(policy, config, derive_seed(config.seed, 6)), store)
     if learner.reward_learner is not None:
         learner.reward_learner.fit(*store.returns_and_lengths())
     return learner

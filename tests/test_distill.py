@@ -16,12 +16,13 @@ from ludus.algorithms.distill.update import Distiller
 from ludus.algorithms.on_policy.collector import Collector
 from ludus.buffers.segments import SegmentSchedule
 from ludus.envs.row_space import MASK, RowSpace, choice_slices
-from ludus.errors import CheckpointError, ConfigError
+from ludus.errors import CheckpointError, ConfigError, TrustError
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.policy import PolicyConfig
 from ludus.runs import evaluate_run
 from test_masks import CATCH, Stop, catch, random_mask
 from test_resume import assert_same_run
+from test_trust import rewrite
 
 QUIET: dict[str, Any] = {"log": {"report": False, "tensorboard": False}}
 TEACHER: dict[str, Any] = {
@@ -175,6 +176,20 @@ def test_a_teacher_that_cannot_teach_is_refused_in_a_sentence(
 def test_settings_of_ppo_are_refused(teacher: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--ppo.clip is a setting of amp and ppo: with --algo distill"):
         ludus.train(CATCH, tmp_path / "run", **student_settings(teacher, **{"ppo.clip": 0.1}))
+
+
+def name_a_network(described: dict[str, Any]) -> dict[str, Any]:
+    return described | {"config": described["config"] | {"network": "network_modules:Remembers"}}
+
+
+def test_a_teacher_whose_checkpoint_names_another_network_imports_nothing(tmp_path: Path) -> None:
+    """What its configuration names, and only that, is signed by the mark of one's own runs."""
+    small = {"loop.total_steps": 512, "env.num_envs": 4, "ppo.horizon": 16, "ppo.minibatches": 2, **QUIET}
+    run = ludus.train("gym:CartPole-v1", tmp_path / "teacher", overrides=small)
+    for checkpoint in (run / "checkpoints").glob("step_*"):
+        rewrite(checkpoint, "policy.json", name_a_network)
+    with pytest.raises(TrustError, match="would import its network 'network_modules:Remembers'"):
+        load_teacher(str(run))
 
 
 def test_the_loss_of_imitation_is_logged(teacher: Path, tmp_path: Path) -> None:

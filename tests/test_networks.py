@@ -221,7 +221,7 @@ def test_a_name_that_leads_nowhere_is_a_sentence(name: str, message: str, tmp_pa
 def test_a_class_within_a_function_cannot_be_found_again(tmp_path: Path) -> None:
     class Local(Shared): ...
 
-    with pytest.raises(ConfigError, match="must be a class or function at the top of a module"):
+    with pytest.raises(ConfigError, match="must stand at the top of a module"):
         ludus.train("gym:CartPole-v1", run_dir=tmp_path / "run", network=Local, **QUICK)
 
 

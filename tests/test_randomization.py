@@ -1,6 +1,7 @@
 """Domain randomisation: what it does to the physics, and that a run goes on exactly with all of it."""
 
 import itertools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from ludus.envs.check import check_env
 from ludus.envs.kuka.task import SUBSTEPS, scene_path
 from ludus.envs.locomotion.gymnasium_sim import GymnasiumSimulator
 from ludus.envs.locomotion.task import TASKS, load_model
+from ludus.envs.mujoco.randomization import Randomization
 from ludus.envs.mujoco.simulator import CpuSimulator
 from ludus.envs.mujoco.task import SimTask
-from ludus.errors import CheckpointError, ConfigError
+from ludus.errors import CheckpointError, ConfigError, LudusError
+from ludus.ranges import check_fields
 from ludus.runs import evaluate_run
 from ludus.show.console import Console
 from test_resume import assert_same_run
@@ -496,3 +499,45 @@ def test_on_warp_a_run_that_was_stopped_equals_one_that_was_not(wp: Any, tmp_pat
     stopped = trained(tmp_path / "stopped", Stop(3), groups=1, **settings)
     ludus.resume(stopped, console=Console("quiet"))
     assert_same_run(stopped, whole)
+
+
+# A user's own kinds -----------------------------------------------------------------------------------
+@dataclass
+class Raises(Randomization):
+    def begin(self, task: SimTask, n: int, values: dict[str, Tensor]) -> None:
+        raise ValueError("no idea")
+
+
+@dataclass
+class WrongShape(Randomization):
+    def act(self, task: SimTask, action: Tensor) -> Tensor:
+        return action[:, :1]
+
+
+@dataclass
+class Demanding(Randomization):
+    wanted: float
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("Raises", r"The randomisation test_randomization:Raises failed in its method begin: ValueError: no idea"),
+        ("WrongShape", r"must return \[2, 4\] numbers from its method act, not"),
+        ("Demanding", r"test_randomization:Demanding cannot be made: .*wanted"),
+    ],
+)
+def test_what_fails_in_a_users_kind_is_a_sentence(kind: str, message: str) -> None:
+    def play() -> None:
+        env = make(KukaConfig(randomization={"mine": {"kind": f"test_randomization:{kind}"}}), 2)
+        env.reset(0)
+        env.step(torch.zeros(2, 4))
+
+    with pytest.raises(LudusError, match=message):
+        play()
+
+
+def test_delays_that_would_fill_the_memory_are_refused() -> None:
+    many = {f"late{i}": {"kind": "latency", "steps": [0, 1000]} for i in range(2)}
+    with pytest.raises(ConfigError, match="delays by 2,000 steps; at most 1,000 can be kept"):
+        check_fields(KukaConfig(randomization=many), "env.")

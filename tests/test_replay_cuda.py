@@ -10,10 +10,12 @@ import torch
 
 import ludus
 from conftest import Recordings
+from ludus.algorithms.replay.agents import make_agent
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.job import make_learner, make_policy
 from ludus.algorithms.replay.learner import ReplayLearner
 from ludus.buffers.episodes import EpisodeStore
+from ludus.envs.vec import derive_seed
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
 from ludus.show.console import Console
@@ -58,7 +60,7 @@ def learner_of(case: str, cuda_graphs: bool, device: str) -> ReplayLearner:
         if discrete:
             action = torch.randint(3, (length, 1), generator=random).float()
         store.add({"obs": obs}, action, reward, terminated=length == 25)
-    learner = make_learner(config, policy, store)
+    learner = make_learner(config, make_agent(policy, config, derive_seed(config.seed, 6)), store)
     if learner.reward_learner is not None:
         learner.reward_learner.fit(*store.returns_and_lengths())
     return learner

@@ -413,7 +413,7 @@ def test_a_strangers_network_is_not_imported() -> None:
     policy = agent_of("sac", VECTOR, {"network": "test_replay_images:Mine"}).policy
     with pytest.raises(TrustError, match=r"would import its network 'test_replay_images:Mine'"):
         policy_from(policy.description())
-    same = policy_from(policy.description(), lambda name: Mine)
+    same = policy_from(policy.description(), lambda name, kwargs: Mine)
     same.load_state_dict(policy.state_dict())
     obs = np.ones((3, 5), np.float32)
     np.testing.assert_array_equal(same.act(obs), policy.act(obs))

@@ -62,13 +62,17 @@ def record(
     out: str | Path,
     config: RecordConfig | None = None,
     report: Callable[[str], None] = lambda _: None,
+    trust: bool = False,
 ) -> Path:
-    """Record 'scripted' or the best policy of a run into `out`; `report` hears of the progress."""
+    """Record 'scripted' or the best policy of a run into `out`; `report` hears of the progress.
+
+    `trust`: import the code that the run names, though this user did not train it on this machine.
+    """
     config, path = config or RecordConfig(), Path(out)
     _check(config, path)
     h5py_module()
     check_target(path)
-    act, forget, env_config = _policy(source)
+    act, forget, env_config = _policy(source, trust)
     env = _WatchedKuka(env_config, min(_ROWS, max(config.episodes, 1)))
     try:
         takes = _play(env, act, forget, config, report)
@@ -106,15 +110,15 @@ def _check(config: RecordConfig, path: Path) -> None:
         raise ConfigError(f"--out is {path}; it must end in {' or '.join(SUFFIXES)}.")
 
 
-def _policy(source: str) -> tuple[Act, Callable[[Tensor], None], KukaConfig]:
+def _policy(source: str, trust: bool) -> tuple[Act, Callable[[Tensor], None], KukaConfig]:
     """(what acts, what is told of episodes' ends, the task)."""
     if source == SCRIPTED:
         return scripted_action, lambda ended: None, KukaConfig()
     folder = run_folder(source)
-    env_config = trusted_config(folder, trust=False).env
+    env_config = trusted_config(folder, trust).env
     if not isinstance(env_config, KukaConfig):
         raise ConfigError(f"{folder} is no run of the KUKA task, the only one that can be recorded so far.")
-    actor = load(folder).actor()
+    actor = load(folder, trust).actor()
     return actor.act, actor.forget, env_config
 
 

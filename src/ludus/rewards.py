@@ -17,7 +17,7 @@ from ludus.data.reading import read_episodes, scan
 from ludus.data.writing import LEARNED_REWARD, check_target, copy_with_reward
 from ludus.errors import ConfigError
 from ludus.policies.reward import RewardModel
-from ludus.saved_run import from_best, run_config, run_folder
+from ludus.saved_run import from_best, run_folder, trusted_config
 from ludus.show.reward_page import MAX_FRAMES, MAX_TRACES, RewardTrace
 from ludus.training.checkpoint import load_reward
 
@@ -82,7 +82,7 @@ def reward_traces(run: str | Path) -> list[RewardTrace]:
 
 
 def _config_of(folder: Path) -> StoreTrainConfig:
-    config = run_config(folder)
+    config = trusted_config(folder, trust=False)
     if not isinstance(config, StoreTrainConfig):
         raise ConfigError(f"{folder} is a run of {config.algo}, which learns no reward.")
     return config

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import yaml
 
-from ludus.algorithms.registry import Algorithm, find_algorithm, learns_policy, register_algorithm
+from ludus.algorithms.registry import Algorithm, address_of_algorithm, find_algorithm
 from ludus.config import TrainConfig, to_dict
 from ludus.config_files import PlainDumper, read_table
 from ludus.envs import EnvConfig, display_of, make_vec_env, sees_by_warp
@@ -32,7 +32,7 @@ from ludus.policies.factory import name_of_network
 from ludus.policies.fit import refuse_misfit
 from ludus.policies.policy import MakeNetwork
 from ludus.presets import find_preset
-from ludus.saved_run import load, run_config, run_folder, trusted_config
+from ludus.saved_run import holds_policy, load, run_config, run_folder, trusted_config
 from ludus.settings import apply_overrides
 from ludus.show.console import Console
 from ludus.show.episode_table import ranked_kinds
@@ -83,7 +83,9 @@ def train(
         given |= {"policy.network": name_of_network(network), "policy.network_kwargs": network_kwargs or {}}
     algo = given.pop("algo", "") if config is None else ""  # which brings defaults of its own
     if isinstance(algo, Algorithm):
-        algo = register_algorithm(algo).name
+        algo = address_of_algorithm(algo)
+    elif not isinstance(algo, str):
+        raise ConfigError(f"algo is {algo!r}; it must be a name or a ludus.Algorithm.")
     config = apply_overrides(config or find_preset(preset, algo).config, given).with_whole_paths()
     if config.log.wandb and importlib.util.find_spec("wandb") is None:  # before anything is written
         raise ConfigError("W&B logging is on, but the package is missing: `pip install 'ludus[wandb]'`.")
@@ -190,7 +192,7 @@ def _finish(trainer: Trainer) -> None:
 def _what_next(trainer: Trainer) -> list[str]:
     """Commands that make use of the run, ready to be copied."""
     config, folder = trainer.config, trainer.run_dir
-    if not learns_policy(config.algo):
+    if not find_algorithm(config.algo).acts:
         used = {
             _command("eval", folder): "how good it is, on the episodes held out",
             f"ludus label FILE --run {shlex.quote(str(folder))}": "a copy of the data with this reward in it",
@@ -286,7 +288,7 @@ def _sinks(folder: Path, config: TrainConfig, screen: Console) -> Any:
             from ludus.show.tensorboard import TensorBoardSink
 
             purge = step + 1 if step else None
-            if not learns_policy(config.algo):  # the axis is the steps in the store, which do not grow
+            if not find_algorithm(config.algo).acts:  # the axis is the steps in the store, which do not grow
                 sinks.append(TensorBoardSink(folder / "tb", axis="Timesteps"))
                 sinks.append(TensorBoardSink(folder / "tb" / "by_batch", purge_step=purge))
             else:
@@ -393,7 +395,7 @@ def write_run_report(run: str | Path, trust: bool = False) -> Path:
     display = display_of(config.env)
     replay, traces = None, list[RewardTrace]()
     try:
-        if not learns_policy(config.algo):
+        if not holds_policy(folder):
             from ludus.rewards import reward_traces
 
             traces = reward_traces(folder)

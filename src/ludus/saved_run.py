@@ -5,17 +5,17 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ludus.algorithms.registry import find_algorithm
 from ludus.config import TrainConfig
 from ludus.config_files import load_shared_config
 from ludus.errors import CheckpointError
-from ludus.policies.factory import MakePolicy, find_network, refuse_kind, refuse_network
+from ludus.policies.factory import MakePolicy, find_signed_network, refuse_kind
 from ludus.policies.policy import MakeNetwork, Policy
 from ludus.ranges import check_fields
 from ludus.settings import load_run_config
-from ludus.training.checkpoint import best_checkpoint, load_policy, newest_intact, problem_of
+from ludus.training.checkpoint import best_checkpoint, checkpoints_in, load_policy, newest_intact, problem_of
 from ludus.training.run_folder import CHECKPOINTS, CONFIG, refuse_strange_files
 from ludus.trust import require_trust
 
@@ -63,6 +63,12 @@ def _best_checkpoint(folder: Path) -> Path:
     return newest_intact(folder / CHECKPOINTS, lambda text: print(text, file=sys.stderr), to_resume=False)
 
 
+def holds_policy(folder: Path) -> bool:
+    """Whether a run learns a policy; one that learns a reward alone has none in its checkpoints."""
+    made = checkpoints_in(folder / CHECKPOINTS)
+    return not made or (made[-1] / "policy.json").exists() or not (made[-1] / "reward.json").exists()
+
+
 def from_best(run: str | Path, read: Callable[[Path], T]) -> T:
     """What `read` finds in the best checkpoint of a run, which a training may replace by a better one."""
     folder = run_folder(run)
@@ -82,12 +88,10 @@ def load(run: str | Path, trust: bool = False, network: MakeNetwork | None = Non
     A network of the user's is imported by its name as `trust` allows (see `resume`), or given as `network`.
     """
 
-    def find(name: str) -> MakeNetwork:
+    def find(name: str, kwargs: dict[str, Any]) -> MakeNetwork:
         if network is not None:
             return network
-        if trusted_config(run_folder(run), trust).policy.network != name:
-            return refuse_network(name)
-        return find_network(name)
+        return find_signed_network(trusted_config(run_folder(run), trust).policy, name, kwargs)
 
     def find_kind(kind: str) -> MakePolicy:
         algorithm = find_algorithm(trusted_config(run_folder(run), trust).algo)

@@ -46,7 +46,7 @@ def apply_overrides(config: C, overrides: dict[str, Any]) -> C:
     refuse_foreign(config, _names(overrides))
     nested: dict[str, Any] = {}
     for name, value in overrides.items():
-        *path, last = _full_name(name, value).split(".")
+        *path, last = _full_name(name, value, config).split(".")
         place = nested
         for part in path:
             place = place.setdefault(part, {})
@@ -55,13 +55,12 @@ def apply_overrides(config: C, overrides: dict[str, Any]) -> C:
 
 
 # What a user asked for --------------------------------------------------------------------------
-@functools.cache
-def short_names() -> dict[str, str]:
-    """Settings that may be given without their section: total_steps for loop.total_steps."""
+def short_names(config: TrainConfig) -> dict[str, str]:
+    """Settings of any algorithm that may be given without their section: total_steps for loop.total_steps."""
     names = {f.name: f"loop.{f.name}" for f in dataclasses.fields(LoopConfig)} | {"clip": "env.clips"}
     for algorithm in built_in().values():
         names |= algorithm.config.short_names
-    return names
+    return names | dict(config.short_names)
 
 
 @functools.cache
@@ -87,7 +86,7 @@ def settle(config: C, given: Iterable[str]) -> C:
 
 def _refuse_useless(config: TrainConfig, given: Iterable[str]) -> set[str]:
     """The full names of what was given; an error for a setting that would do nothing."""
-    names = _full_names(given)
+    names = _full_names(given, config)
     _refuse_replaced(names, config)
     refuse_foreign(config, names.values())
     for full, name in names.items():
@@ -99,7 +98,7 @@ def _refuse_useless(config: TrainConfig, given: Iterable[str]) -> set[str]:
 def refuse_foreign(config: TrainConfig, given: Iterable[str]) -> None:
     """An error for a setting of another algorithm."""
     own = {f.name for f in dataclasses.fields(config)}
-    for full, name in _full_names(given).items():
+    for full, name in _full_names(given, config).items():
         section = full.partition(".")[0]
         if section not in own and section in _sections():
             why = config.why_useless(full, ())
@@ -107,9 +106,10 @@ def refuse_foreign(config: TrainConfig, given: Iterable[str]) -> None:
             raise ConfigError(f"{_flag(name)} is a setting of {algorithms_with(section)}: {nothing}")
 
 
-def _full_names(given: Iterable[str]) -> dict[str, str]:
+def _full_names(given: Iterable[str], config: TrainConfig) -> dict[str, str]:
     """`loop.total_steps` for `total_steps`, and so on, each with what was given."""
-    return {short_names().get(name, name): name for name in given}
+    short = short_names(config)
+    return {short.get(name, name): name for name in given}
 
 
 def _flag(name: str) -> str:
@@ -152,6 +152,6 @@ def _names(values: dict[str, Any]) -> list[str]:
     return found
 
 
-def _full_name(name: str, value: Any) -> str:
+def _full_name(name: str, value: Any, config: TrainConfig) -> str:
     """`total_steps` → `loop.total_steps`; but `data={...}` is the section."""
-    return name if isinstance(value, dict) else short_names().get(name, name)
+    return name if isinstance(value, dict) else short_names(config).get(name, name)

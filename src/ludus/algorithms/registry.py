@@ -11,6 +11,7 @@ which algorithms it brings, and nothing of it is imported before one is asked fo
 
 import functools
 import importlib
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -20,7 +21,7 @@ from typing import Any
 import torch
 
 from ludus.config import TrainConfig
-from ludus.envs.importing import import_module_of
+from ludus.envs.importing import address_of, import_module_of
 from ludus.errors import ConfigError, did_you_mean
 from ludus.policies.factory import MakePolicy
 from ludus.training.job import Job
@@ -60,13 +61,23 @@ def register_algorithm(algorithm: Algorithm) -> Algorithm:
     return algorithm
 
 
+def address_of_algorithm(algorithm: Algorithm) -> str:
+    """The name under which a run remembers it: that of its module, where others can import it; else its own."""
+    if algorithm in built_in().values():
+        return algorithm.name
+    module = algorithm.config.__module__
+    found = [name for name, value in vars(sys.modules.get(module)).items() if value is algorithm]
+    if not found:
+        return register_algorithm(algorithm).name
+    return address_of(module, found[0], "algorithm")
+
+
 def find_algorithm(name: str) -> Algorithm:
     """An algorithm by its name, or the one that "module:NAME" names, which the caller may import."""
     if name in _REGISTERED or name in built_in():
         return _REGISTERED.get(name) or built_in()[name]
     if ":" in name:
-        module, _, attribute = name.partition(":")
-        return _expect_algorithm(getattr(import_module_of(module, name), attribute, None), name)
+        return _in_module(*name.split(":", 1))
     installed = _installed()
     if name in installed:
         return _expect_algorithm(_load(installed[name]), installed[name].value)
@@ -77,14 +88,20 @@ def find_algorithm(name: str) -> Algorithm:
     )
 
 
+def _in_module(module: str, name: str) -> Algorithm:
+    if not module or not name:
+        raise ConfigError(f"--algo {module}:{name}: say it as module:NAME.")
+    imported = import_module_of(module, f"{module}:{name}")
+    known = [key for key, value in vars(imported).items() if isinstance(value, Algorithm)]
+    if not hasattr(imported, name):
+        there = f" It has {', '.join(known)}." if known else ""
+        raise ConfigError(f"The module {module!r} has no algorithm {name!r}.{did_you_mean(name, known)}{there}")
+    return _expect_algorithm(getattr(imported, name), f"{module}:{name}")
+
+
 def make_job(config: TrainConfig, device: torch.device) -> Job:
     """What a training by `config.algo` does."""
     return find_algorithm(config.algo).job(config, device)
-
-
-def learns_policy(name: str) -> bool:
-    """Whether runs of this algorithm have a policy. One that is named by its module is not imported for that."""
-    return ":" in name or find_algorithm(name).acts
 
 
 def algorithm_names() -> list[str]:

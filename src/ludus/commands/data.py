@@ -66,7 +66,10 @@ def record(arguments: list[str]) -> None:
     from ludus.recording import record as record_episodes
 
     def command(
-        source: tyro.conf.Positional[str], out: Path, settings: tyro.conf.OmitArgPrefixes[RecordConfig]
+        source: tyro.conf.Positional[str],
+        out: Path,
+        settings: tyro.conf.OmitArgPrefixes[RecordConfig],
+        trust: Annotated[bool, Flag] = False,
     ) -> None:
         """Record demonstrations of the KUKA task, successes and failures, in LIBERO's layout.
 
@@ -74,9 +77,10 @@ def record(arguments: list[str]) -> None:
             source: 'scripted', or the folder of a run, whose best policy plays.
             out: The file to write, ending in .hdf5.
             settings: What to record.
+            trust: Import the code that the run names, though you did not train it on this machine.
         """
         with _progress_line() as report:
-            path = record_episodes(source, out, settings, report)
+            path = record_episodes(source, out, settings, report, trust)
         print(f"{path}: {settings.episodes} episodes. 'ludus data info {path}' tells more.")
 
     tyro.cli(command, args=arguments, prog="ludus record")

@@ -50,15 +50,14 @@ def _print_evaluation(
     randomization: str,
     trust: bool,
 ) -> None:
-    from ludus.algorithms.registry import learns_policy
     from ludus.envs import display_of
     from ludus.runs import measure_run
-    from ludus.saved_run import run_config, run_folder
+    from ludus.saved_run import holds_policy, run_config, run_folder
     from ludus.show.episode_table import table_lines
     from ludus.show.text import evaluation_line
 
     config = run_config(run_folder(run))
-    if not learns_policy(config.algo):
+    if not holds_policy(run):
         from ludus.rewards import held_out_metrics
 
         metrics = held_out_metrics(run)

@@ -49,7 +49,7 @@ def train(arguments: list[str]) -> None:
         tyro.conf.AvoidSubcommands[type(base)],  # type: ignore[misc]
         registry=_registry(),
         default=_with_kwargs(base, {}),
-        args=_with_short_names(rest),
+        args=_with_short_names(rest, base),
         prog=f"ludus train {name}",
         description=(
             f"{find_preset(name).summary} Another --algo ({', '.join(algorithm_names())}) brings settings and "
@@ -65,7 +65,7 @@ def train(arguments: list[str]) -> None:
 
 def _short_flags(config: TrainConfig) -> str:
     """Those that this configuration has."""
-    known = [short for short, full in short_names().items() if _has(config, full)]
+    known = [short for short, full in short_names(config).items() if _has(config, full)]
     return ", ".join(f"--{short.replace('_', '-')}" for short in known)
 
 
@@ -140,12 +140,13 @@ def _names_given(arguments: list[str]) -> list[str]:
     return [flag.removeprefix("--").replace("-", "_") for flag in flags]
 
 
-def _with_short_names(arguments: list[str]) -> list[str]:
+def _with_short_names(arguments: list[str], config: TrainConfig) -> list[str]:
     """`--total-steps` for `--loop.total-steps`, and so on."""
+    known = short_names(config)
 
     def full(argument: str) -> str:
         flag, equals, value = argument.partition("=")
-        name = short_names().get(flag.removeprefix("--").replace("-", "_")) if flag.startswith("--") else None
+        name = known.get(flag.removeprefix("--").replace("-", "_")) if flag.startswith("--") else None
         return argument if name is None else f"--{name.replace('_', '-')}{equals}{value}"
 
     return [full(argument) for argument in arguments]

@@ -20,6 +20,25 @@ from ludus.errors import ConfigError, did_you_mean
 _WRAPPING_PACKAGES = ("pettingzoo", "supersuit", "gymnasium")
 
 
+def address_of(module: str, name: str, what: str) -> str:
+    """ "module:name", by which a thing at the top of a module is found again.
+
+    A script that is run has the name by which it would be imported: another program finds it from its folder.
+    """
+    if not name.isidentifier():
+        raise ConfigError(f"The {what} {name!r} must stand at the top of a module, to be found again by its name.")
+    return f"{main_name() if module == '__main__' else module}:{name}"
+
+
+def main_name() -> str:
+    """The name by which the program that runs would be imported."""
+    main = sys.modules["__main__"]
+    if getattr(main, "__spec__", None) is not None:
+        return str(main.__spec__.name)  # type: ignore[union-attr]
+    file = str(getattr(main, "__file__", ""))
+    return os.path.basename(file)[:-3] if file.endswith(".py") else "__main__"
+
+
 def find_callable(
     path: str, default: str, what: str, bases: tuple[str, ...], search_here: bool = True
 ) -> Callable[..., Any]:
@@ -51,8 +70,8 @@ def _refuse_other_callables(
     made_by: Any = inspect.unwrap(found.func if isinstance(found, functools.partial) else found)
     if isinstance(made_by, type):
         if not any(parent.__name__ in bases for parent in made_by.__mro__[1:]):
-            derived = " or ".join(bases)
-            raise ConfigError(f"{path!r} is a class, but none of a {what}: it is not derived from {derived}.")
+            wanted = f"it is not derived from {' or '.join(bases)}" if bases else "a function is needed"
+            raise ConfigError(f"{path!r} is a class, but none of a {what}: {wanted}.")
         return
     if not isinstance(made_by, types.FunctionType):
         kind = type(made_by).__name__
@@ -73,11 +92,13 @@ def import_module_of(module: str, env_id: str, search_here: bool = True) -> Any:
     """
     if module.partition(".")[0] in sys.stdlib_module_names:
         raise ConfigError(
-            f"{module!r} of {env_id!r} is a part of Python, which has no environments and no networks."
+            f"{module!r} of {env_id!r} is a part of Python: no environment, network, term or algorithm is there."
         )
     if search_here and "" not in sys.path:
         sys.path.append("")  # the present folder, where a user's own environment may lie
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # its greeting would mix with our output
+    if module not in sys.modules and module == main_name():
+        return sys.modules["__main__"]  # imported, it would run a second time
     try:
         return importlib.import_module(module)
     except (Exception, SystemExit) as error:

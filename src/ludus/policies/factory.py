@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from ludus.envs.importing import find_callable
+from ludus.envs.importing import address_of, find_callable
 from ludus.envs.vec import ActionSpace, VecEnv
 from ludus.errors import ConfigError, TrustError, plain_text
 from ludus.policies.actor_critic import ActorCritic
@@ -31,6 +31,17 @@ def find_network(name: str) -> MakeNetwork:
     return find_callable(name, "", "network", ("Module",))
 
 
+FindNetwork = Callable[[str, dict[str, Any]], MakeNetwork]
+"""Gives the network of a checkpoint by its name, to be made with these arguments."""
+
+
+def find_signed_network(config: PolicyConfig, name: str, kwargs: dict[str, Any]) -> MakeNetwork:
+    """The same for a checkpoint, which may name no other network and give it no other arguments than its run."""
+    if (config.network, dict(config.network_kwargs)) != (name, kwargs):
+        return refuse_network(name, kwargs)
+    return find_network(name)
+
+
 def make_replay_policy(
     kind: str, obs_space: gym.spaces.Box, action_space: ActionSpace, config: PolicyConfig, seed: int
 ) -> ReplayPolicy:
@@ -45,13 +56,10 @@ def name_of_network(network: MakeNetwork | str) -> str:
     """The name by which it is found again."""
     if isinstance(network, str):
         return network
-    name = getattr(network, "__qualname__", "")
-    if not name.isidentifier():
-        raise ConfigError(f"The network {name or network!r} must be a class or function at the top of a module.")
-    return f"{network.__module__}:{name}"
+    return address_of(network.__module__, getattr(network, "__qualname__", repr(network)), "network")
 
 
-def refuse_network(name: str) -> MakeNetwork:
+def refuse_network(name: str, kwargs: dict[str, Any]) -> MakeNetwork:
     """For whoever loads a policy without having asked whether the code that it names may be imported."""
     raise TrustError(
         f"This policy would import its network {plain_text(name, 200)!r}. Give it by hand, "
@@ -66,7 +74,7 @@ def refuse_kind(kind: str) -> MakePolicy:
 
 def policy_from(
     description: dict[str, Any],
-    find: Callable[[str], MakeNetwork] = refuse_network,
+    find: FindNetwork = refuse_network,
     find_kind: Callable[[str], MakePolicy] = refuse_kind,
 ) -> Policy:
     """The policy that `Policy.description` described, without its weights.
@@ -78,7 +86,8 @@ def policy_from(
         if name in config:  # older ones have no parts
             config[name] = tuple(config[name])
     obs_space, action_space = (space_from(description[k]) for k in ("obs_space", "action_space"))
-    network = find(str(config["network"])) if config.get("network") else None
+    named = str(config.get("network", ""))
+    network = find(named, dict(config.get("network_kwargs", {}))) if named else None
     if description["kind"] == ActorCritic.kind:
         return ActorCritic(obs_space, action_space, PolicyConfig(**config), network)
     if description["kind"] in ReplayPolicy.kinds:

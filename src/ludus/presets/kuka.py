@@ -37,8 +37,8 @@ _RANDOMIZATION = {
 _RANDOMIZED = dataclasses.replace(
     _PICK_PLACE,
     env=KukaConfig(num_envs=256, randomization=_RANDOMIZATION, observations={"last_actions": 1.0}),
-    loop=LoopConfig(total_steps=800_000),
-    eval=EvalConfig(every=80_000, episodes=100),
+    loop=LoopConfig(total_steps=1_200_000),
+    eval=EvalConfig(every=100_000, episodes=100),
 )
 
 # Fewer iterations, each with eight times as many arms.

@@ -39,8 +39,8 @@ from ludus.files import (
     sync_folder,
     temporary_beside,
 )
-from ludus.policies.factory import MakePolicy, policy_from, refuse_kind, refuse_network
-from ludus.policies.policy import MakeNetwork, Policy
+from ludus.policies.factory import FindNetwork, MakePolicy, policy_from, refuse_kind, refuse_network
+from ludus.policies.policy import Policy
 from ludus.policies.reward import RewardModel
 from ludus.training.run_folder import BEST, CHECKPOINT_NAME, checkpoint_folders, point, pointed_by
 
@@ -300,7 +300,7 @@ def newest_intact(folder: Path, warn: Callable[[str], None], to_resume: bool = T
 
 def load_policy(
     checkpoint: Path,
-    find_network: Callable[[str], MakeNetwork] = refuse_network,
+    find_network: FindNetwork = refuse_network,
     find_kind: Callable[[str], MakePolicy] = refuse_kind,
 ) -> Policy:
     """The policy alone, ready to act.

@@ -1,6 +1,7 @@
 """Distillation: an iteration is a rollout of the student and the batches that its teacher's advice makes of it."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,9 +13,9 @@ from ludus.buffers.segments import SegmentSchedule
 from ludus.config_files import load_shared_config
 from ludus.envs.row_space import RowSpace
 from ludus.envs.vec import VecEnv
-from ludus.errors import CheckpointError, ConfigError
+from ludus.errors import CheckpointError, ConfigError, TrustError
 from ludus.policies.actor_critic import ActorCritic
-from ludus.policies.factory import find_network
+from ludus.policies.factory import find_signed_network
 from ludus.policies.heads import BoxHead
 from ludus.policies.policy import MakeNetwork, Policy
 from ludus.training.checkpoint import best_checkpoint, load_policy
@@ -54,9 +55,16 @@ def load_teacher(run: str) -> Policy:
     if best is None:
         raise CheckpointError(f"The teacher {run} has no checkpoint yet: train it first.")
 
-    def find(name: str) -> MakeNetwork:
-        require_trust(load_shared_config(folder / CONFIG), folder, False)
-        return find_network(name)
+    def find(name: str, kwargs: dict[str, Any]) -> MakeNetwork:
+        config = load_shared_config(folder / CONFIG)
+        try:
+            require_trust(config, folder, False)
+        except TrustError as error:
+            reason = str(error).partition(" Code from")[0]
+            raise TrustError(
+                f"The teacher {reason} A teacher with code of its own must be your own run."
+            ) from error
+        return find_signed_network(config.policy, name, kwargs)
 
     teacher = load_policy(best, find)
     if teacher.recurrent:

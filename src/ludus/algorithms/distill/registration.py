@@ -4,8 +4,8 @@ from functools import partial
 
 from ludus.algorithms.distill.config import DistillTrainConfig
 from ludus.algorithms.distill.job import DistillJob
+from ludus.algorithms.on_policy.config import adapted
 from ludus.algorithms.registry import Algorithm
-from ludus.config import convert
 
 ALGORITHMS = (
     Algorithm(
@@ -13,6 +13,6 @@ ALGORITHMS = (
         "A trained policy (--distill.teacher RUN) teaches one that sees less, while the student acts.",
         DistillTrainConfig,
         DistillJob,
-        partial(convert, kind=DistillTrainConfig),
+        partial(adapted, kind=DistillTrainConfig),
     ),
 )

@@ -4,8 +4,8 @@ from functools import partial
 
 from ludus.algorithms.imitation.config import AMPTrainConfig
 from ludus.algorithms.imitation.job import ImitationJob
+from ludus.algorithms.on_policy.config import adapted
 from ludus.algorithms.registry import Algorithm
-from ludus.config import convert
 
 ALGORITHMS = (
     Algorithm(
@@ -13,6 +13,6 @@ ALGORITHMS = (
         "PPO and a discriminator that pays for moving as demonstrated, where the environment shows motion.",
         AMPTrainConfig,
         ImitationJob,
-        partial(convert, kind=AMPTrainConfig),
+        partial(adapted, kind=AMPTrainConfig),
     ),
 )

@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeVar
 
 from ludus.buffers.segments import SegmentSchedule
-from ludus.config import TrainConfig
+from ludus.config import EvalConfig, LoopConfig, TrainConfig, convert
 from ludus.errors import ConfigError
+from ludus.policies.policy import PolicyConfig
 from ludus.ranges import MOST_ENVS, Range
 
 
@@ -72,6 +73,16 @@ class OnPolicyTrainConfig(TrainConfig):
     def whole_segments(self) -> bool:
         """Whether minibatches are of whole segments. A network of the user's tells it once it is made."""
         return self.policy.memory != "none" and not self.policy.network
+
+
+C = TypeVar("C", bound=OnPolicyTrainConfig)
+
+
+def adapted(config: TrainConfig, kind: type[C]) -> C:
+    """Any preset as `kind`'s algorithm would train it. Networks and plan of a replay do not suit rollouts."""
+    if isinstance(config, OnPolicyTrainConfig):
+        return convert(config, kind)
+    return convert(config, kind, policy=PolicyConfig(), loop=LoopConfig(), eval=EvalConfig())
 
 
 def make_schedule(config: OnPolicyTrainConfig, rows: int) -> SegmentSchedule:

@@ -2,10 +2,10 @@
 
 from functools import partial
 
+from ludus.algorithms.on_policy.config import adapted
 from ludus.algorithms.ppo.config import PPOTrainConfig
 from ludus.algorithms.ppo.job import PPOJob
 from ludus.algorithms.registry import Algorithm
-from ludus.config import convert
 
 ALGORITHMS = (
     Algorithm(
@@ -13,6 +13,6 @@ ALGORITHMS = (
         "Proximal policy optimisation: learns from each rollout once. Any actions, memory, several agents.",
         PPOTrainConfig,
         PPOJob,
-        partial(convert, kind=PPOTrainConfig),
+        partial(adapted, kind=PPOTrainConfig),
     ),
 )

@@ -127,6 +127,9 @@ class StoreTrainConfig(TrainConfig):
 class ReplayTrainConfig(StoreTrainConfig):
     """A run that learns a policy from a replay."""
 
+    head: ClassVar[str]
+    """Whose actions the policy has: "sac", "td3" or "dqn"."""
+
     def check(self) -> None:
         super().check()
         method = self.reward.method
@@ -149,6 +152,7 @@ class SACTrainConfig(ReplayTrainConfig):
     sac: SACConfig = field(default_factory=SACConfig)
     """Soft actor-critic."""
 
+    head: ClassVar[str] = "sac"
     layers_after_network: ClassVar[bool] = True
 
 
@@ -160,6 +164,7 @@ class TD3TrainConfig(ReplayTrainConfig):
     td3: TD3Config = field(default_factory=TD3Config)
     """Twin delayed deep deterministic policy gradient."""
 
+    head: ClassVar[str] = "td3"
     layers_after_network: ClassVar[bool] = True
 
 
@@ -170,6 +175,8 @@ class DQNTrainConfig(ReplayTrainConfig):
     algo: str = "dqn"
     dqn: DQNConfig = field(default_factory=DQNConfig)
     """Deep Q-learning."""
+
+    head: ClassVar[str] = "dqn"
 
     def check(self) -> None:
         super().check()

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.algorithms.replay.agents import make_agent
+from ludus.algorithms.replay.agents import Agent, make_agent
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.learner import ReplayLearner
 from ludus.algorithms.replay.store_job import StoreJob
@@ -38,7 +38,7 @@ class ReplayJob(StoreJob):
         self, config: ReplayTrainConfig, device: torch.device, policy: ReplayPolicy, store: EpisodeStore
     ) -> None:
         self.policy = policy
-        self.learner = make_learner(config, policy, store)
+        self.learner = make_learner(config, self._make_agent(policy, config), store)
         models: dict[str, Model] = {"policy": policy}
         if self.learner.reward_learner is not None:
             models["reward"] = self.learner.reward_learner.model
@@ -46,6 +46,10 @@ class ReplayJob(StoreJob):
         self.waits = device.type == "cpu"
         self._fitted = False  # the reward's units
         self._evaluator = PolicyEvaluator(config, policy)
+
+    def _make_agent(self, policy: ReplayPolicy, config: ReplayTrainConfig) -> Agent:
+        """What improves the policy; an algorithm of one's own may have another."""
+        return make_agent(policy, config, derive_seed(config.seed, 6))
 
     def _learn(self, on_batch: Callable[[int], None]) -> dict[str, Tensor]:
         reward = self.learner.reward_learner
@@ -97,14 +101,12 @@ def make_policy(
     inputs = numbers_in(obs_space) + config.policy.image_features * images
     refuse_large_networks(inputs, config.policy, _NETWORKS, device)
     seed = derive_seed(config.seed, 4)
-    return make_replay_policy(config.algo, obs_space, action_space, config.policy, seed).to(device)
+    return make_replay_policy(config.head, obs_space, action_space, config.policy, seed).to(device)
 
 
-def make_learner(config: ReplayTrainConfig, policy: ReplayPolicy, store: EpisodeStore) -> ReplayLearner:
-    """Agent and, where it is learned, reward."""
-    seed = derive_seed(config.seed, 6)
-    agent = make_agent(policy, config, seed)
-    reward = None
+def make_learner(config: ReplayTrainConfig, agent: Agent, store: EpisodeStore) -> ReplayLearner:
+    """The agent and, where it is learned, a reward."""
+    policy, reward = agent.policy, None
     if config.reward.learned:
         discrete = isinstance(policy.head, GreedyHead)
         actions = policy.head.linear.out_features if discrete else policy.head.action_size

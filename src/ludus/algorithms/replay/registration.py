@@ -12,7 +12,7 @@ from ludus.algorithms.replay.offline import OfflineJob
 from ludus.algorithms.replay.online import OffPolicyJob
 
 
-def make_job(config: ReplayTrainConfig, device: torch.device) -> ReplayJob:
+def make_replay_job(config: ReplayTrainConfig, device: torch.device) -> ReplayJob:
     """From recorded episodes if there are some, else from environments."""
     return OfflineJob(config, device) if config.offline else OffPolicyJob(config, device)
 
@@ -22,21 +22,21 @@ ALGORITHMS = (
         "sac",
         "Soft actor-critic (Haarnoja et al. 2018): continuous actions, few environment steps; also offline.",
         SACTrainConfig,
-        make_job,
+        make_replay_job,
         partial(adapted, kind=SACTrainConfig),
     ),
     Algorithm(
         "td3",
         "Twin delayed DDPG (Fujimoto et al. 2018): continuous actions; offline with --replay.bc as TD3+BC.",
         TD3TrainConfig,
-        make_job,
+        make_replay_job,
         partial(adapted, kind=TD3TrainConfig),
     ),
     Algorithm(
         "dqn",
         "Double deep Q-learning (van Hasselt et al. 2016): discrete actions.",
         DQNTrainConfig,
-        make_job,
+        make_replay_job,
         partial(adapted, kind=DQNTrainConfig),
     ),
 )

@@ -11,7 +11,7 @@ Evaluations are randomised, too.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -20,13 +20,14 @@ import torch
 from torch import Tensor
 
 from ludus.envs.importing import find_callable
-from ludus.errors import ConfigError, did_you_mean
+from ludus.errors import ConfigError, EnvError, LudusError, did_you_mean
 from ludus.ranges import Range, check_fields
 
 if TYPE_CHECKING:
     from ludus.envs.mujoco.task import Rows, SimTask
 
 _MOST_NAMES = 1_000
+_LONGEST_DELAY = 1_000  # control steps, of all latencies together: every row keeps so many actions
 _FREE_DOFS = 3  # of a free joint's six, those that move it
 
 
@@ -109,7 +110,10 @@ class BodyMass(_Scaled):
 
     def chosen(self, model: mujoco.MjModel) -> list[int]:
         everything = [i for i in range(1, model.nbody) if model.body_mass[i] > 0]
-        return _ids(model, mujoco.mjtObj.mjOBJ_BODY, "body", self.bodies) or everything
+        chosen = _ids(model, mujoco.mjtObj.mjOBJ_BODY, "body", self.bodies) or everything
+        if light := [model.body(i).name for i in chosen if i not in everything]:
+            raise ConfigError(f"The kind body_mass scales bodies that have a mass; {', '.join(light)} has none.")
+        return chosen
 
 
 @dataclass
@@ -244,6 +248,9 @@ class Push(Randomization):
         wait.copy_(torch.where(due, task.integers(self.every, task.num_rows), wait))
 
 
+_CHANGES = ("act", "see")  # methods that return what they were given, changed
+_WAYS = ("prepare", "begin", "act", "disturb", "see", "loaded")
+
 KINDS: dict[str, type[Randomization]] = {
     "body_mass": BodyMass,
     "friction": Friction,
@@ -257,6 +264,7 @@ KINDS: dict[str, type[Randomization]] = {
 # Settings -----------------------------------------------------------------------------------------
 def check_randomization(settings: Mapping[str, Any], path: str) -> None:
     """A sentence for what is wrong with the settings; classes of the user's are looked at when they are made."""
+    made: list[Randomization] = []
     for name, value in settings.items():
         if value is None:
             continue
@@ -266,7 +274,12 @@ def check_randomization(settings: Mapping[str, Any], path: str) -> None:
         if not all(isinstance(key, str) and key.isidentifier() for key in value):
             raise ConfigError(f"--{flag} gives {name!r} parameters that are not names and values.")
         if ":" not in value["kind"]:
-            _build(KINDS.get(value["kind"]), name, value, path)
+            made.append(_build(KINDS.get(value["kind"]), name, value, path))
+    delay = sum(term.steps[1] for term in made if isinstance(term, Latency))
+    if delay > _LONGEST_DELAY:
+        raise ConfigError(
+            f"--{path}randomization delays by {delay:,} steps; at most {_LONGEST_DELAY:,} can be kept."
+        )
 
 
 def make_randomization(settings: Mapping[str, Any], path: str = "env.") -> list[Randomization]:
@@ -278,8 +291,36 @@ def make_randomization(settings: Mapping[str, Any], path: str = "env.") -> list[
         kind = value["kind"]
         own = ":" in kind
         found: Any = find_callable(kind, "", "randomization", ("Randomization",)) if own else KINDS.get(kind)
-        made.append(_build(found, name, value, path))
+        term = _build(found, name, value, path)
+        made.append(_guarded(term, kind) if own else term)
     return made
+
+
+def _guarded(term: Randomization, kind: str) -> Randomization:
+    """A user's own: what goes wrong in it is told in a sentence, also what it returns in another shape."""
+    for way in _WAYS:
+        if overrides(term, way):
+            object.__setattr__(term, way, _told_in_a_sentence(getattr(term, way), way, kind))
+    return term
+
+
+def _told_in_a_sentence(method: Callable[..., Any], way: str, kind: str) -> Callable[..., Any]:
+    def guarded(task: "SimTask", *arguments: Any) -> Any:
+        try:
+            result = method(task, *arguments)
+        except LudusError:
+            raise
+        except Exception as error:  # whatever a user's code raises
+            problem = f"{type(error).__name__}: {error}"
+            raise EnvError(f"The randomisation {kind} failed in its method {way}: {problem}") from error
+        if way in _CHANGES and getattr(result, "shape", None) != arguments[0].shape:
+            wanted, got = list(arguments[0].shape), getattr(result, "shape", type(result).__name__)
+            raise EnvError(
+                f"The randomisation {kind} must return {wanted} numbers from its method {way}, not {got}."
+            )
+        return result
+
+    return guarded
 
 
 def _build(cls: type[Randomization] | None, name: str, settings: Mapping[str, Any], path: str) -> Randomization:
@@ -299,8 +340,11 @@ def _build(cls: type[Randomization] | None, name: str, settings: Mapping[str, An
             )
     if any(isinstance(v, tuple) and len(v) > _MOST_NAMES for v in params.values()):
         raise ConfigError(f"--{flag} has a list of more than {_MOST_NAMES} parts.")
-    term = cls(**params)
-    term.name = name
+    try:
+        term = cls(**params)
+        term.name = name
+    except (TypeError, AttributeError) as error:
+        raise ConfigError(f"--{flag}: {settings['kind']} cannot be made: {error}.") from error
     check_fields(term, f"{flag}.")
     return term
 

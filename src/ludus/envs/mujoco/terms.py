@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ludus.envs.importing import find_callable
+from ludus.envs.importing import address_of, find_callable
 from ludus.errors import ConfigError, EnvError, LudusError, did_you_mean, plain_text
 
 if TYPE_CHECKING:
@@ -135,6 +135,10 @@ class TermSettings:
                     raise ConfigError(f"{flag} names a term {_told(name)}; a name has letters, digits and _.")
                 if kind in KINDS:
                     _check_term(flag, name, value)
+                if kind == "terminations" and _weight_of(value) not in (None, 0, 1):
+                    raise ConfigError(
+                        f"{flag}: the term {name!r} ends an episode or does not: its weight is 1 or 0."
+                    )
         check_randomization(self.randomization, path)
 
 
@@ -160,7 +164,7 @@ def _name_of(term: Any, function: Any) -> str:
             f"The function of the term {term!r} is {what}, and could not be found again by its name: write it as "
             "a function at the top of a module."
         )
-    return f"{function.__module__}:{name}"
+    return address_of(function.__module__, name, "function")
 
 
 def _callable_of(kind: str, value: Any) -> str:
@@ -187,6 +191,10 @@ def _check_term(flag: str, name: str, value: Any) -> None:
         raise ConfigError(
             f"{flag} says {_told(value)} of the term {name!r}; it must be a weight, null or names and values."
         )
+
+
+def _weight_of(value: Any) -> Any:
+    return value.get("weight") if isinstance(value, dict) else value if isinstance(value, int | float) else None
 
 
 def _check_weight(flag: str, name: str, weight: Any) -> None:
