@@ -38,7 +38,7 @@ _RANDOMIZED = dataclasses.replace(
     _PICK_PLACE,
     env=KukaConfig(num_envs=256, randomization=_RANDOMIZATION, observations={"last_actions": 1.0}),
     loop=LoopConfig(total_steps=1_200_000),
-    eval=EvalConfig(every=100_000, episodes=100),
+    eval=EvalConfig(every=80_000, episodes=100),
 )
 
 # Fewer iterations, each with eight times as many arms.
