@@ -135,7 +135,8 @@ def _best_tile(rows: Rows) -> str:
     for prefix, where in (("eval/", "evaluation"), ("rollout/", "training")):
         found = [row for row in rows if math.isfinite(row.get(prefix + "success_rate", math.nan))]
         if found:
-            best = max(found, key=lambda row: (row[prefix + "success_rate"], quality(row)))
+            # Of evaluations the one whose policy was kept; others may be better with one way of acting alone.
+            best = _best(found) if prefix == "eval/" else max(found, key=lambda row: row[prefix + "success_rate"])
             interval = text.success_with_interval(best, prefix).partition("(")[1:]
             words = f"best success in {where} {''.join(interval)} at step {int(best['step']):,}"
             return _tile(words, text.percent(best[prefix + "success_rate"]), good=True)
