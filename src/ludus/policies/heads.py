@@ -26,6 +26,7 @@ _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 LOG_STD_MIN, LOG_STD_MAX = -5.0, 1.0
 MASKED_LOGIT = -1e8
 _LOWEST_LOG, _SMALLEST = -80.0, 2e-35  # a little more than exp(−80)
+_MANY_CHOICES, _MANY_NUMBERS = 8, 1_024
 
 Saved = tuple[Any, ...]  # what a head keeps of `score` for `seed_gradient`
 
@@ -54,10 +55,11 @@ class Head(nn.Module):
         of both. Where all are masked, which only a row without an agent may be, all stay alike.
         """
         assert self.masked_params is not None
-        if self.masked_params == slice(0, self.num_params):
-            return params.masked_fill_(mask == 0, MASKED_LOGIT)
-        blocked = F.pad(mask == 0, (self.masked_params.start, self.num_params - self.masked_params.stop))
-        return params.masked_fill_(blocked, MASKED_LOGIT)
+        valid = mask.to(params.dtype)
+        if self.masked_params != slice(0, self.num_params):
+            valid = F.pad(valid, (self.masked_params.start, self.num_params - self.masked_params.stop), value=1.0)
+        # params where valid, else the logit; a third of the time of a comparison and a fill.
+        return params.mul_(valid).add_(valid - 1, alpha=-MASKED_LOGIT)
 
     @abstractmethod
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -235,8 +237,16 @@ class CategoricalHead(StochasticHead):
     def _log_probs(self, params: Tensor) -> Tensor:
         """[n, Σ choices] log-probabilities of all choices side by side."""
         if len(self.choices) == 1:
+            return self._log_softmax(params)
+        return torch.cat([self._log_softmax(p) for p in params.split(self.choices, -1)], -1)
+
+    def _log_softmax(self, params: Tensor) -> Tensor:
+        """Torch's takes rows one by one on a CPU, which is slow where they are many and short, but not tiny."""
+        if not params.is_cpu or params.shape[-1] < _MANY_CHOICES or params.numel() < _MANY_NUMBERS:
             return F.log_softmax(params, -1)
-        return torch.cat([F.log_softmax(p, -1) for p in params.split(self.choices, -1)], -1)
+        z = params - params.amax(-1, keepdim=True)
+        e = z.clamp(min=_LOWEST_LOG).exp_() if self.has_mask else z.exp()
+        return z.sub_(e.sum(-1, keepdim=True).log_())
 
     def _probs(self, log_p: Tensor) -> Tensor:
         """exp; but where it would underflow, as for every masked action, it is slow: those are set to 0."""
