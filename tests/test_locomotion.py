@@ -225,6 +225,9 @@ def test_loading_a_model_leaves_no_log_file_behind() -> None:
 def test_simulations_that_lack_room_are_told_of_once(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As MuJoCo Warp counts them; here they are made up."""
     monkeypatch.setattr(CpuSimulator, "faults", lambda self: {"contact_overflow": 3.0, "constraint_overflow": 0.0})
+    lacking = {"contact_overflow": "contacts", "constraint_overflow": "constraints"}
+    advice = {name: f"simulations had no room for all their {what}." for name, what in lacking.items()}
+    monkeypatch.setattr(CpuSimulator, "fault_advice", advice)
     settings = {
         "env.num_envs": 4, "env.max_steps": 10, "env.threads": 1, "groups": 1, "policy.hidden": (8,),
         "loop.total_steps": 96, "eval.every": 96, "eval.episodes": 1, "log.report": False,

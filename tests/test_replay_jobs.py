@@ -179,7 +179,7 @@ def test_return_decomposition_learns_where_one_payment_an_episode_hides_what_eac
 def test_rrd_learns_where_the_same_agent_on_the_delayed_reward_does_not_and_ircr_a_little(
     tmp_path: Path, rrd_run: tuple[Path, Keep]
 ) -> None:
-    delayed = train("match", tmp_path / "delayed", "sac", 5000, DECOMPOSE)
+    delayed = train("match", tmp_path / "delayed", "sac", 5000, {"episodic_reward": True})
     ircr = train("match", tmp_path / "ircr", "sac", 5000, DECOMPOSE | {"reward.method": "ircr"})
     assert score(rrd_run[0]) > -1.5
     assert score(delayed) < -5.0
