@@ -41,8 +41,11 @@ from dataclasses import replace
 from pathlib import Path
 import ludus
 from ludus.config import EvalConfig, LogConfig, LoopConfig
-from ludus.show.console import Console
 from ludus.presets import find_preset
+try:
+    from ludus.show.console import Console
+except ImportError:  # where it was in earlier states
+    from ludus.logging.console import Console
 from ludus.training.callbacks import Callback
 
 class Clock(Callback):
