@@ -31,7 +31,7 @@ Train policies with one loop, from two CPU cores to a GPU.
   motions import|check … clips of motion for the humanoid: bring them here, look at them
   record RUN|scripted    demonstrations of the KUKA task, successes and failures
   label FILE --run RUN   a copy of recorded data with a learned reward in it
-  list                   presets
+  list                   presets and algorithms
   check ENV              what is wrong with an environment
   doctor                 what this machine and installation can do
 

@@ -64,7 +64,7 @@ def check_fields(config: Any, path: str = "") -> None:
             check_fields(value, f"{path}{name}.")
         elif wrong := _problem(value, hint):
             flag = f"{path}{name}".replace("_", "-")
-            raise ConfigError(f"--{flag} is {_told(value)}; {wrong}.")
+            raise ConfigError(f"--{flag} is {told(value)}; {wrong}.")
     if isinstance(config, Checked):
         config.check_values(path)
 
@@ -116,7 +116,8 @@ def _shown(limit: float) -> str:
     return str(int(limit)) if limit == int(limit) else str(limit)
 
 
-def _told(value: Any) -> str:
+def told(value: Any) -> str:
+    """A value from a file or a flag, in a sentence."""
     try:
         text = repr(value)
     except ValueError:  # Python does not print whole numbers of thousands of digits

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from ludus.envs.importing import address_of, find_callable
-from ludus.errors import ConfigError, EnvError, LudusError, did_you_mean, plain_text
+from ludus.errors import ConfigError, EnvError, LudusError, did_you_mean
+from ludus.ranges import told
 
 if TYPE_CHECKING:
     from ludus.envs.mujoco.task import Rows, SimTask
@@ -127,12 +128,12 @@ class TermSettings:
             table = getattr(self, kind)
             flag = f"--{path}{kind}"
             if not isinstance(table, dict):
-                raise ConfigError(f"{flag} must be names and values, not {_told(table)}.")
+                raise ConfigError(f"{flag} must be names and values, not {told(table)}.")
             if len(table) > _MOST_TERMS:
                 raise ConfigError(f"{flag} has {len(table)} terms; at most {_MOST_TERMS} are allowed.")
             for name, value in table.items():
                 if not isinstance(name, str) or not name.replace("_", "").isalnum() or len(name) > _LONGEST_NAME:
-                    raise ConfigError(f"{flag} names a term {_told(name)}; a name has letters, digits and _.")
+                    raise ConfigError(f"{flag} names a term {told(name)}; a name has letters, digits and _.")
                 if kind in KINDS:
                     _check_term(flag, name, value)
                 if kind == "terminations" and _weight_of(value) not in (None, 0, 1):
@@ -189,7 +190,7 @@ def _check_term(flag: str, name: str, value: Any) -> None:
             _check_path(flag, name, value["function"])
     else:
         raise ConfigError(
-            f"{flag} says {_told(value)} of the term {name!r}; it must be a weight, null or names and values."
+            f"{flag} says {told(value)} of the term {name!r}; it must be a weight, null or names and values."
         )
 
 
@@ -201,7 +202,7 @@ def _check_weight(flag: str, name: str, weight: Any) -> None:
     number = isinstance(weight, int | float) and not isinstance(weight, bool)
     if not number or not math.isfinite(weight) or abs(weight) > 1e9:
         raise ConfigError(
-            f"{flag} gives the term {name!r} the weight {_told(weight)}; it must be a number of at most 1e9."
+            f"{flag} gives the term {name!r} the weight {told(weight)}; it must be a number of at most 1e9."
         )
 
 
@@ -209,15 +210,8 @@ def _check_path(flag: str, name: str, path: Any) -> None:
     parts = path.split(":") if isinstance(path, str) else []
     if len(parts) != 2 or not parts[1].isidentifier() or not all(p.isidentifier() for p in parts[0].split(".")):
         raise ConfigError(
-            f'{flag} gives the term {name!r} the function {_told(path)}; say it as "my_module:my_function".'
+            f'{flag} gives the term {name!r} the function {told(path)}; say it as "my_module:my_function".'
         )
-
-
-def _told(value: Any) -> str:
-    try:
-        return plain_text(repr(value), 200)
-    except ValueError:  # Python does not print whole numbers of thousands of digits
-        return "a number of thousands of digits"
 
 
 # A task's terms ------------------------------------------------------------------------------------
