@@ -87,7 +87,7 @@ def train_and_measure(case: Case, seed: int, folder: Path, threads: int) -> Resu
 def seconds_to_bar(metrics: Path, case: Case) -> float:
     elapsed = 0.0
     for row in map(json.loads, metrics.read_text().splitlines()):
-        elapsed = row.get("time/elapsed_s", elapsed)
+        elapsed = row.get("time/time_elapsed", elapsed)
         if row.get(f"eval/{case.metric}", -math.inf) >= case.bar:
             return elapsed
     return math.nan

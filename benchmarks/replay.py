@@ -61,7 +61,7 @@ def learner_of(config: ReplayTrainConfig, episodes: int) -> ReplayLearner:
 
 def seconds_of_update(learner: ReplayLearner) -> float:
     started = time.perf_counter()
-    float(learner.update()["train/q_loss"])  # which waits for the device
+    float(learner.update()["train/critic_loss"])  # which waits for the device
     return time.perf_counter() - started
 
 

@@ -101,7 +101,7 @@ class A2C:
         self.optimizer.step(rate)
         policy.learn_scales([obs])
         return {
-            "train/policy_loss": -(standardized.flatten() * log_prob).mean(),
+            "train/policy_gradient_loss": -(standardized.flatten() * log_prob).mean(),
             "train/value_loss": advantage.square().mean(),
             "train/skipped_updates": self.optimizer.skipped.clone(),
         }

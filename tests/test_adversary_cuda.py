@@ -116,5 +116,5 @@ def test_a_run_goes_on_on_the_cpu_and_environments_there_work_beside_a_gpu(devic
     run = ludus.train(DRIFT, tmp_path / "run", [StopAt(4)], Console("quiet"), overrides=overrides, algo="amp")
     ludus.resume(run, (), Console("quiet"), {"device": "cpu"})
     rows = [row for row in read_metrics(run / "metrics.jsonl") if "adversary/loss" in row]
-    assert [row["loop/iteration"] for row in rows] == list(range(1, 11))
+    assert [row["time/iterations"] for row in rows] == list(range(1, 11))
     assert all(0.0 < row["adversary/loss"] < 2.0 for row in rows)

@@ -275,8 +275,9 @@ def test_the_gradients_of_dqn_are_those_of_the_textbook(hidden: tuple[int, ...],
     assert 0 < int((error < 1).sum()) < len(error)
     expected = flat_gradient(huber, policy)
     assert float(expected.norm()) < 10.0  # above, it is clipped
-    learn(agent, batch, 4)
+    measures = learn(agent, batch, 4)
     close(agent.optimizer.grad, expected)
+    close(measures, torch.stack([huber.detach(), q.detach().mean()]))
 
 
 @pytest.mark.parametrize("kind", ["sac", "td3", "dqn"])

@@ -242,8 +242,8 @@ def test_epochs_cycles_and_iterations_count_what_they_say(call: Callable[..., Re
     assert result.code == 0, result.err
     assert "2 epochs › 3 cycles › 2 iterations" in result.out
     rows = read_metrics(folder / "metrics.jsonl")
-    trained = [row for row in rows if "train/policy_loss" in row]
-    assert [row["loop/iteration"] for row in trained] == [2, 4, 6, 8, 10, 12]
+    trained = [row for row in rows if "train/policy_gradient_loss" in row]
+    assert [row["time/iterations"] for row in trained] == [2, 4, 6, 8, 10, 12]
     assert [(row["loop/epoch"], row["loop/cycle"]) for row in trained] == [
         (epoch, cycle) for epoch in (1, 2) for cycle in (1, 2, 3)
     ]
@@ -272,7 +272,7 @@ def test_eval_json_has_the_promised_keys_and_is_the_same_every_time(
     first = call("eval", kuka, "--episodes", 6, "--json")
     assert first.code == 0, first.err
     result = json.loads(first.out)
-    assert {"success_rate", "mean_reward", "std_reward", "mean_length", "episodes"} <= result.keys()
+    assert {"success_rate", "mean_reward", "std_reward", "mean_ep_length", "episodes"} <= result.keys()
     assert result["episodes"] == 6
     assert 0 <= result["success_rate"] <= 1
     assert call("eval", kuka, "--episodes", 6, "--json").out == first.out
@@ -286,7 +286,7 @@ def test_eval_json_of_a_task_without_success_says_null(call: Callable[..., Resul
     result = json.loads(call("eval", cartpole, "--episodes", 5, "--json").out)
     assert result["success_rate"] is None
     assert result["episodes"] == 5
-    assert result["mean_reward"] == result["mean_length"] > 9
+    assert result["mean_reward"] == result["mean_ep_length"] > 9
 
 
 def test_eval_prints_a_line_for_people(call: Callable[..., Result], kuka: Path) -> None:
@@ -574,7 +574,9 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_room(
     rows = read_metrics(folder / "metrics.jsonl")
     assert rows[-1]["step"] >= int(saved.name[5:])
     assert call("resume", folder).code == 0
-    trained = [row["step"] for row in read_metrics(folder / "metrics.jsonl") if "train/policy_loss" in row]
+    trained = [
+        row["step"] for row in read_metrics(folder / "metrics.jsonl") if "train/policy_gradient_loss" in row
+    ]
     assert trained == [32 * i for i in range(1, 41)]
 
 

@@ -275,7 +275,7 @@ def test_mettagrid_with_its_package_trains(call: Callable[..., Result], tmp_path
     assert result.code == 0, result.err
     assert "2 environments × 4 agents" in result.out
     assert "8 segments × 8 = 64 steps → 4 minibatches × 2 segments" in result.out
-    assert json.loads(call("eval", tmp_path / "run", "--episodes", 4, "--json").out)["mean_length"] == 16
+    assert json.loads(call("eval", tmp_path / "run", "--episodes", 4, "--json").out)["mean_ep_length"] == 16
     assert call("report", tmp_path / "run").code == 0
 
 
@@ -294,7 +294,7 @@ def test_eval_measures_whole_episodes_of_every_agent(call: Callable[..., Result]
     first = call("eval", forage, "--episodes", 10, "--json")  # rounded up to whole maps
     assert first.code == 0, first.err
     summary = json.loads(first.out)
-    assert (summary["episodes"], summary["mean_length"], summary["success_rate"]) == (12, 12.0, None)
+    assert (summary["episodes"], summary["mean_ep_length"], summary["success_rate"]) == (12, 12.0, None)
     assert "berries" in summary
     assert call("eval", forage, "--episodes", 10, "--json").out == first.out
     sampled = json.loads(call("eval", forage, "--episodes", 10, "--json", "--stochastic").out)
@@ -399,7 +399,7 @@ def test_a_run_of_another_machine_goes_on_here(call: Callable[..., Result], stop
     assert call("resume", stopped, "--device", "cpu").code == 0
     assert yaml.safe_load((stopped / "config.yaml").read_text()) == config
     rows = read_metrics(stopped / "metrics.jsonl")
-    assert [row["loop/iteration"] for row in rows if "loop/iteration" in row] == list(range(1, 7))
+    assert [row["time/iterations"] for row in rows if "time/iterations" in row] == list(range(1, 7))
 
 
 def test_another_device_alone_does_not_prolong_a_finished_run(

@@ -188,7 +188,7 @@ def test_correctness_05_what_diverges_before_the_first_checkpoint_begins_again_w
     rates = Rates()
     folder = train_ppo(tmp_path / "run", rates)
     assert rates.factors == [1.0] * 2 + [0.5] * 6
-    steps = [row["step"] for row in read_metrics(folder / "metrics.jsonl") if "train/policy_loss" in row]
+    steps = [row["step"] for row in read_metrics(folder / "metrics.jsonl") if "train/policy_gradient_loss" in row]
     assert steps == [32 * i for i in range(1, 7)]
 
 

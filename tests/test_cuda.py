@@ -341,7 +341,7 @@ def test_a_whole_training_with_its_evaluations(
 ) -> None:
     folder = train(preset, device, tmp_path / "run", 8, cuda_graphs=cuda_graphs)
     rows = read_metrics(folder / "metrics.jsonl")
-    assert [row["loop/iteration"] for row in rows if "loop/iteration" in row] == list(range(1, 9))
+    assert [row["time/iterations"] for row in rows if "time/iterations" in row] == list(range(1, 9))
     assert sum("eval/mean_reward" in row for row in rows) == 2
     assert all(math.isfinite(value) for row in rows for value in row.values())
     policy = ludus.load(folder)  # on the CPU, whatever it was trained on
@@ -422,9 +422,9 @@ def test_a_run_goes_on_on_the_cpu_and_comes_back(preset: str, device: str, tmp_p
     total = int(rows[-1]["step"])
     ludus_command("resume", folder, "--device", device, "--total-steps", 2 * total)
     rows = read_metrics(folder / "metrics.jsonl")
-    trained = [row for row in rows if "loop/iteration" in row]
-    assert [row["loop/iteration"] for row in trained] == list(range(1, 17))
+    trained = [row for row in rows if "time/iterations" in row]
+    assert [row["time/iterations"] for row in trained] == list(range(1, 17))
     assert [row["step"] for row in trained] == [total // 8 * i for i in range(1, 17)]
-    elapsed = [row["time/elapsed_s"] for row in trained]
+    elapsed = [row["time/time_elapsed"] for row in trained]
     assert elapsed == sorted(elapsed)
     assert all(math.isfinite(value) for row in rows for value in row.values())

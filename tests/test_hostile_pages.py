@@ -25,7 +25,7 @@ from ludus.show.viewer import _words
 
 SCRIPT = "<script>alert(1)</script>"
 DISPLAY = display_of(HumanoidConfig())  # which shows all that can be shown
-ROW = {"step": 1, "rollout/ep_rew_mean": 1.0, "eval/mean_reward": 2.0, "time/elapsed_s": 3.0}
+ROW = {"step": 1, "rollout/ep_rew_mean": 1.0, "eval/mean_reward": 2.0, "time/time_elapsed": 3.0}
 
 
 def write_run(folder: Path, rows: list[Any] | None = None, **files: Any) -> Path:
@@ -103,7 +103,7 @@ def test_trust_17_odd_values_in_a_runs_files_give_a_report_or_a_sentence(tmp_pat
         {"rows": [{**row, "step": odd} for row in rows]},
         {"rows": [odd, *rows]},
         {"rows": [{"step": 1, "train/r_loss": 1.0, "loop/batches": odd}] * 2},
-        {"rows": [{**ROW, "time/elapsed_s": odd, "time/fps": odd}]},
+        {"rows": [{**ROW, "time/time_elapsed": odd, "time/fps": odd}]},
         *({"evaluation_json": content} for content in (odd, table, clips, named, {"step": 1, "rows": odd})),
         *({"run_json": content} for content in (odd, {"preset": odd, "seed": odd, "started": odd, "more": odd})),
     ]

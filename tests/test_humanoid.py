@@ -500,13 +500,13 @@ def test_ppo_learns_to_follow_a_walk_for_longer(tmp_path: Path) -> None:
     if not shipped.is_file():
         pytest.skip("the clip stroll does not come with this installation")
     without = evaluate(Still(), make([load_clip(shipped)], evaluation=True), 0, 0, True)  # type: ignore[arg-type]
-    before = without.summary()["mean_length"]
+    before = without.summary()["mean_ep_length"]
     settings: Settings = {
         "env.clips": str(shipped), "env.num_envs": 64, "policy.hidden": (128, 64), "ppo.learning_rate": 1e-3,
         "loop.total_steps": 30_720, "eval.every": 15_360, "torch_threads": 1, "log.report": False,
     }  # fmt: skip
     folder = ludus.train("humanoid-mimic", tmp_path / "run", (), Console("quiet"), overrides=settings)
-    lengths = [row["eval/mean_length"] for row in metric_rows(folder) if "eval/mean_length" in row]
+    lengths = [row["eval/mean_ep_length"] for row in metric_rows(folder) if "eval/mean_ep_length" in row]
     assert lengths[-1] > 1.35 * before
 
 

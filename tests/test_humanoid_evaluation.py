@@ -175,7 +175,7 @@ def test_a_failing_clip_counts_as_much_as_a_looping_one_with_many_starts() -> No
     summary = result.summary()
     assert summary["success_rate"] == pytest.approx(0.5)
     assert (summary["mean_reward"], summary["std_reward"]) == pytest.approx((3.0, 2.0))
-    assert summary["mean_length"] == pytest.approx((60 + 300) / 2)
+    assert summary["mean_ep_length"] == pytest.approx((60 + 300) / 2)
     assert summary["mpjpe"] == pytest.approx(60.0)
     assert summary["x"] == 4.0  # told by the loop alone
     assert summary["episodes"] == 9

@@ -712,10 +712,10 @@ def test_the_best_reward_is_by_auc_then_r2() -> None:
 def test_the_losses_of_sac_have_words_in_a_sensible_order(monkeypatch: pytest.MonkeyPatch) -> None:
     state = RunState()
     state.start(1000, 0)
-    names = ("alpha", "entropy", "r_loss", "pi_loss", "q_loss", "q_mean")
+    names = ("ent_coef", "entropy", "r_loss", "actor_loss", "critic_loss", "q_mean")
     state.add_row(10, {"rollout/ep_rew_mean": 1.0} | {f"train/{name}": 0.5 for name in names})
     page = "\n".join(_page(monkeypatch, state))
-    words = ["Q loss", "policy loss", "reward loss", "mean Q", "entropy", "temperature"]
+    words = ["critic loss", "actor loss", "reward loss", "mean Q", "entropy", "entropy coef."]
     places = [page.index(f"│ {word} ") for word in words]
     assert places == sorted(places)
     assert "no episode" not in page

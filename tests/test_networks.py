@@ -104,7 +104,9 @@ def test_a_module_of_the_built_ins_shape_gives_the_built_ins_curve(seed: int, tm
         ludus.train("gym:CartPole-v1", tmp_path / "built-in", [begin], **settings),
         ludus.train("gym:CartPole-v1", tmp_path / "own", [begin], network=Layers, **settings),
     ]
-    curves = [[row.get("train/policy_loss") for row in read_metrics(run / "metrics.jsonl")] for run in runs]
+    curves = [
+        [row.get("train/policy_gradient_loss") for row in read_metrics(run / "metrics.jsonl")] for run in runs
+    ]
     assert len([value for value in curves[0] if value is not None]) == 8
     assert curves[0] == curves[1], "bit by bit: autograd adds the same numbers in the same order"
 

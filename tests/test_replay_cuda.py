@@ -100,4 +100,4 @@ def test_a_run_moves_between_gpu_and_cpu(method: str, device: str, tmp_path: Pat
     ludus.resume(run, (), Console("quiet"), {"device": device})
     rows = read_metrics(run / "metrics.jsonl")
     assert (run / "final").exists()
-    assert all(np.isfinite(row["train/q_loss"]) for row in rows if "train/q_loss" in row)
+    assert all(np.isfinite(row["train/critic_loss"]) for row in rows if "train/critic_loss" in row)

@@ -265,7 +265,7 @@ TABLE = {"Epoch", "Cycle", "Episodes", "Timesteps", "TimeCost(sec)/train", "Q_lo
 
 def test_sac_on_a_gymnasium_environment_writes_rows_and_tensorboard(pendulum: Path) -> None:
     rows = [row for row in rows_of(pendulum) if "loop/cycle" in row]
-    for name in ("q_loss", "pi_loss", "q_mean", "entropy", "alpha", "skipped_updates"):
+    for name in ("critic_loss", "actor_loss", "q_mean", "entropy", "ent_coef", "skipped_updates"):
         assert np.isfinite(rows[-1][f"train/{name}"])
         assert tags(pendulum)[f"train/{name}"]
     assert rows[-1]["rollout/ep_len_mean"] == 200
@@ -296,7 +296,7 @@ def test_few_batches_an_iteration_are_measured_rightly_too(tmp_path: Path) -> No
     """Losses are measured at some gradient steps only: iterations without one must not count as zeros."""
     settings: Settings = {"sac.alpha": 0.3, "sac.learn_alpha": False, "replay.train_batches": 3}
     run = train("line", tmp_path / "run", "sac", 2000, settings)
-    alphas = [row["train/alpha"] for row in rows_of(run) if "train/alpha" in row]
+    alphas = [row["train/ent_coef"] for row in rows_of(run) if "train/ent_coef" in row]
     assert alphas == pytest.approx([0.3] * len(alphas))
     assert alphas
 
@@ -464,7 +464,7 @@ def test_recorded_actions_are_imitated(tmp_path: Path, file: Path, algo: str) ->
     rows = rows_of(run)
     assert rows[-1]["step"] == 1500  # batches
     assert "eval/mean_reward" in rows[-1]
-    assert np.isfinite(rows[-2]["train/q_loss"])
+    assert np.isfinite(rows[-2]["train/critic_loss"])
     assert len(evaluate_run(run, 2, True).returns) == 2
 
 

@@ -65,7 +65,7 @@ def write_run(folder: Path, rows: int = 60) -> Path:
             1000 * i, {"rollout/success_rate": share, "rollout/ep_rew_mean": 200 * share, "time/fps": 900.0}
         )
         sink.write(
-            1000 * i, {"train/value_loss": math.exp(-share), "time/elapsed_s": 2.0 * i, "mine/other": share}
+            1000 * i, {"train/value_loss": math.exp(-share), "time/time_elapsed": 2.0 * i, "mine/other": share}
         )
         if i % 20 == 0:
             sink.write(
@@ -174,7 +174,7 @@ def write_reward_run(folder: Path, rows: int = 50, step: int = 5000) -> Path:
             "Epoch": 1,
             "Cycle": i,
             "R_loss": 1.1 - good,
-            "time/elapsed_s": 2.0 * i,
+            "time/time_elapsed": 2.0 * i,
         }
         held_out = {"AUC": 0.5 + 0.5 * good, "R2": good, "correlation": 0.9 * good, "progress_error": 1 - good}
         sink.write(step * i or 101_469, metrics | {f"reward/{name}": value for name, value in held_out.items()})
@@ -221,11 +221,17 @@ def test_rows_that_all_stand_at_the_size_of_the_store_are_drawn_one_after_the_ot
 def test_an_agent_with_a_learned_reward_has_both_kinds_of_curves(tmp_path: Path) -> None:
     sink = JsonlSink(tmp_path / "metrics.jsonl")
     for i in range(1, 5):
-        losses = {"R_loss": 1.0, "Q_loss": 2.0, "Pi_loss": 3.0, "train/alpha": 0.5, "reward/correlation": 0.1 * i}
+        losses = {
+            "R_loss": 1.0,
+            "Q_loss": 2.0,
+            "Pi_loss": 3.0,
+            "train/ent_coef": 0.5,
+            "reward/correlation": 0.1 * i,
+        }
         sink.write(1000 * i, {"rollout/ep_rew_mean": 1.0 * i, "eval/mean_reward": 2.0 * i, **losses})
     sink.close()
     page = write_report(tmp_path).read_text()
-    for title in ("Episode return", "Reward loss", "Q loss", "Policy loss", "Temperature"):
+    for title in ("Episode return", "Reward loss", "Critic loss", "Actor loss", "Entropy coefficient"):
         assert f"<b>{title}</b>" in page
     assert "<h2>Learned reward</h2>" in page
     assert "best evaluation reward" in page

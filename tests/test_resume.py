@@ -505,7 +505,7 @@ def test_a_finished_run_says_so_and_goes_on_with_more_steps(
     assert result.returncode == 0, result.stderr
     after = metric_rows(folder)
     assert after[: len(rows)] == rows
-    trained = [row["step"] for row in after if "train/policy_loss" in row]
+    trained = [row["step"] for row in after if "train/policy_gradient_loss" in row]
     assert trained == [256 * i for i in range(1, 73)]
     assert (folder / "final").resolve().name == f"step_{72 * 256:09d}"
     assert f"total_steps: {total + 12 * 256}" in (folder / "config.yaml").read_text()
@@ -543,7 +543,7 @@ def test_an_environment_that_raises_leaves_an_emergency_checkpoint_to_resume_fro
     assert newest_intact(folder / "checkpoints", pytest.fail).name == f"step_{2 * 4 * 32:09d}"
     ludus.resume(folder, console=Console("plain", output))
     assert "what the environments were doing is not in it" in output.getvalue()
-    assert [row["step"] for row in metric_rows(folder) if "train/policy_loss" in row] == [
+    assert [row["step"] for row in metric_rows(folder) if "train/policy_gradient_loss" in row] == [
         128 * i for i in range(1, 9)
     ]
 
@@ -603,7 +603,7 @@ def test_after_a_rollback_the_metrics_have_no_row_twice(tmp_path: Path, monkeypa
     monkeypatch.setattr(PPO, "update", spoil_once)
     folder = train("cartpole", tmp_path / "run", StopAt(30))
     assert spoiled
-    assert [row["step"] for row in metric_rows(folder) if "train/policy_loss" in row] == [
+    assert [row["step"] for row in metric_rows(folder) if "train/policy_gradient_loss" in row] == [
         256 * i for i in range(1, 31)
     ]
     rates = {

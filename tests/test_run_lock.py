@@ -119,7 +119,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def trained_steps(folder: Path) -> list[int]:
     rows = read_metrics(folder / "metrics.jsonl")
-    return [int(row["step"]) for row in rows if "train/policy_loss" in row]
+    return [int(row["step"]) for row in rows if "train/policy_gradient_loss" in row]
 
 
 WHOLE = [32 * i for i in range(1, ITERATIONS + 1)]

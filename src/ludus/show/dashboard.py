@@ -33,15 +33,16 @@ _ROLLOUT = {
     "rollout/ep_len_mean": "length",
 }
 _LOSSES = {
-    "train/policy_loss": "policy loss",
+    "train/policy_gradient_loss": "policy gradient",
     "train/value_loss": "value loss",
     "train/imitation_loss": "imitation loss",
-    "train/q_loss": "Q loss",
-    "train/pi_loss": "policy loss",
+    "train/critic_loss": "critic loss",
+    "train/actor_loss": "actor loss",
     "train/r_loss": "reward loss",
     "train/q_mean": "mean Q",
+    "train/entropy_loss": "entropy loss",
     "train/entropy": "entropy",
-    "train/alpha": "temperature",
+    "train/ent_coef": "entropy coef.",
     "train/approx_kl": "approx. KL",
     "train/clip_fraction": "clip fraction",
     "train/explained_variance": "explained var.",
@@ -49,7 +50,7 @@ _LOSSES = {
     "train/std": "std",
     "train/grad_norm": "gradient norm",
 }
-_COUNTERS = ("loop/epoch", "loop/cycle", "loop/iteration")
+_COUNTERS = ("loop/epoch", "loop/cycle", "time/iterations")
 _LOSS_ROWS, _TASK_ROWS, _REWARD_ROWS = 10, 3, 8
 _LEVEL_GAP, _LEVEL_BAR = 3, 7  # columns between two levels, and the shortest bar worth drawing
 

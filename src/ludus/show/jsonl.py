@@ -33,6 +33,20 @@ _LONGEST_NAME = 200  # of a metric
 _LARGEST = 1e100
 
 
+# Names in the rows of older runs, and those of now.
+_RENAMED = {
+    "train/policy_loss": "train/policy_gradient_loss",
+    "train/q_loss": "train/critic_loss",
+    "train/pi_loss": "train/actor_loss",
+    "train/alpha": "train/ent_coef",
+    "train/entropy_coef": "train/ent_coef",
+    "eval/mean_length": "eval/mean_ep_length",
+    "eval_stochastic/mean_length": "eval_stochastic/mean_ep_length",
+    "time/elapsed_s": "time/time_elapsed",
+    "loop/iteration": "time/iterations",
+}
+
+
 class JsonlSink:
     """Appends `{"step": …, **metrics}` lines; NaN and infinities are written as null.
 
@@ -140,7 +154,10 @@ def _refuse_endless(path: Path | str, rows: int) -> None:
 
 
 def read_metrics(path: Path | str) -> list[dict[str, float]]:
-    """All rows, null as NaN. A broken last line (a process killed while writing) is left out."""
+    """All rows, null as NaN, by the names of now.
+
+    A broken last line, which a process killed while writing leaves, is left out.
+    """
     path = Path(path)
     try:
         content = read_bounded(path, _MOST_BYTES)
@@ -166,7 +183,19 @@ def _parse(line: bytes) -> dict[str, float] | None:
         return None
     if not isinstance(row, dict) or not isinstance(row.get("step"), int) or abs(row["step"]) > MOST_STEPS:
         return None
-    return {plain_text(name, _LONGEST_NAME): _number(value) for name, value in row.items()}
+    return _renamed({plain_text(name, _LONGEST_NAME): _number(value) for name, value in row.items()})
+
+
+def _renamed(row: dict[str, float]) -> dict[str, float]:
+    """A row by the names of now, whatever version wrote it."""
+    old = row.keys() & _RENAMED.keys()
+    if not old:
+        return row
+    if "train/policy_loss" in old and "train/entropy" in row:  # PPO's; SAC still tells its entropy itself
+        row["train/entropy_loss"] = -row.pop("train/entropy")
+    if "train/q_loss" in old and "train/pi_loss" not in old:
+        row["train/loss"] = row.pop("train/q_loss")  # DQN's
+    return {_RENAMED.get(name, name): value for name, value in row.items()}
 
 
 def _number(value: Any) -> float:

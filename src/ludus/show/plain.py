@@ -37,10 +37,11 @@ _LEARNING_COLUMNS = [  # after those of the task's own measures
     Column("kl", 8, "train/approx_kl", text.number),
     Column("clip", 7, "train/clip_fraction", text.number),
     Column("expl.var", 8, "train/explained_variance", text.number),
+    Column("ent.loss", 8, "train/entropy_loss", text.number),
     Column("entropy", 8, "train/entropy", text.number),
-    Column("Q loss", 8, "train/q_loss", text.number),
-    Column("pi loss", 8, "train/pi_loss", text.number),
-    Column("temp.", 7, "train/alpha", text.number),
+    Column("critic", 8, "train/critic_loss", text.number),
+    Column("actor", 8, "train/actor_loss", text.number),
+    Column("ent.coef", 8, "train/ent_coef", text.number),
     Column("R loss", 8, "train/r_loss", text.number),
 ]
 _REWARD_COLUMNS = [

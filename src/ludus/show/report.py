@@ -29,13 +29,15 @@ _MOST_BYTES = 1_000_000  # of run.json and config.yaml
 _MOST_CHARTS, _MOST_FACTS, _LONGEST_FACT, _DEEPEST = 100, 200, 1000, 5
 
 _SMALL = [  # title, metric, of the optimiser
-    ("Policy loss", "train/policy_loss"),
+    ("Policy gradient loss", "train/policy_gradient_loss"),
     ("Value loss", "train/value_loss"),
-    ("Q loss", "train/q_loss"),
-    ("Policy loss", "train/pi_loss"),
+    ("Loss", "train/loss"),
+    ("Critic loss", "train/critic_loss"),
+    ("Actor loss", "train/actor_loss"),
     ("Mean Q", "train/q_mean"),
+    ("Entropy loss", "train/entropy_loss"),
     ("Entropy", "train/entropy"),
-    ("Temperature", "train/alpha"),
+    ("Entropy coefficient", "train/ent_coef"),
     ("Imitation loss", "train/imitation_loss"),
     ("Approximate KL", "train/approx_kl"),
     ("Clip fraction", "train/clip_fraction"),
@@ -48,8 +50,8 @@ _SHOWN_ELSEWHERE = ("loop/", "time/", "eval/", "eval_stochastic/", "system/", "r
 # What return decomposition is told by elsewhere, and our name for the same number (or none: a mere counter).
 _PUBLIC = {
     "R_loss": "train/r_loss",
-    "Q_loss": "train/q_loss",
-    "Pi_loss": "train/pi_loss",
+    "Q_loss": "train/critic_loss",
+    "Pi_loss": "train/actor_loss",
     "Epoch": "",
     "Cycle": "",
     "Timesteps": "",
@@ -107,7 +109,7 @@ def _tiles(rows: Rows, display: Display) -> str:
     if not rows:
         return '<h2>No metrics yet</h2><div class="card note">The run has not finished its first cycle.</div>'
     steps = int(max(row["step"] for row in rows))
-    seconds = _last(rows, "time/elapsed_s")
+    seconds = _last(rows, "time/time_elapsed")
     speed = steps / seconds if seconds else _last(rows, "time/fps")
     if _reward_only(rows):
         tiles = [*_reward_tiles(rows), _tile("batches", f"{steps:,}"), _tile("wall time", text.duration(seconds))]
@@ -188,7 +190,7 @@ def _curves(rows: Rows, display: Display) -> str:
     learning = [
         _chart("Success rate", rows, _SUCCESS, text.percent, (0.0, 1.0)),
         _chart("Episode return", rows, _RETURN),
-        _chart("Episode length", rows, {"training": "rollout/ep_len_mean", "evaluation": "eval/mean_length"}),
+        _chart("Episode length", rows, {"training": "rollout/ep_len_mean", "evaluation": "eval/mean_ep_length"}),
         *(_reward_charts(rows) if alone else []),
         _chart(speed, rows, {"batches/s" if alone else "steps/s": "time/fps"}),
     ]
@@ -361,7 +363,7 @@ _COLUMNS: list[tuple[str, str, Any]] = [
 ]
 _LAST_COLUMNS: list[tuple[str, str, Any]] = [  # after the task's own measures
     ("reward", "eval/mean_reward", lambda r: _plus_minus(r, "eval/")),
-    ("length", "eval/mean_length", lambda r: text.number(r["eval/mean_length"])),
+    ("length", "eval/mean_ep_length", lambda r: text.number(r["eval/mean_ep_length"])),
     ("episodes", "eval/episodes", lambda r: text.number(r["eval/episodes"])),
     (
         "stochastic success",

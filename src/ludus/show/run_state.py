@@ -166,7 +166,7 @@ class RunState:
     def elapsed(self) -> float:
         """Seconds of training, with those before a resume where the rows tell them."""
         now = time.monotonic()
-        told = self.metrics.get("time/elapsed_s")
+        told = self.metrics.get("time/time_elapsed")
         return now - self.started_at if told is None else told + now - self._row_at
 
     @property

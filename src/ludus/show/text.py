@@ -123,8 +123,8 @@ def evaluation_line(metrics: dict[str, float], prefix: str = "eval/", display: D
         )
     if cut := metrics.get(prefix + "cut_episodes"):
         parts.append(f"{cut:.0f} of {metrics[prefix + 'episodes']:.0f} cut short")
-    known = {"success_rate", "success_low", "success_high", "mean_reward", "std_reward", "mean_length", "episodes"}
-    known |= {"cut_episodes", *(measure.metric for measure in measures)}
+    known = {"success_rate", "success_low", "success_high", "mean_reward", "std_reward", "mean_ep_length"}
+    known |= {"episodes", "cut_episodes", *(measure.metric for measure in measures)}
     own = [name for name in metrics if name.startswith(prefix) and name.removeprefix(prefix) not in known]
     own = [name for name in own if "/" not in name.removeprefix(prefix)]  # without the terms of its reward
     if prefix + "success_rate" not in metrics:  # what the task itself says of how it went

@@ -47,7 +47,7 @@ class Evaluation:
             result |= {"success_rate": rate, "success_low": low, "success_high": high}
         result["mean_reward"] = mean = self._mean(self.returns)
         result["std_reward"] = math.sqrt(self._mean([(value - mean) ** 2 for value in self.returns]))
-        result["mean_length"] = self._mean(self.lengths)
+        result["mean_ep_length"] = self._mean(self.lengths)
         means.pop("diverged", None)
         result |= {"cut_episodes": len(self.cut)} if self.cut else {}
         return result | means | {"episodes": len(self.returns)}

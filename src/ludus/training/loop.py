@@ -257,14 +257,14 @@ class Trainer:
         place = {
             "epoch": (i - 1) // plan.iterations_per_epoch + 1,
             "cycle": ((i - 1) % plan.iterations_per_epoch) // plan.iterations_per_cycle + 1,
-            "iteration": i,
         }
         row = {
             **{name: float(value) for name, value in train.items()},
             **self.job.cycle_metrics(),
             **{f"loop/{name}": value for name, value in place.items()},
+            "time/iterations": i,
             "time/fps": rate,
-            "time/elapsed_s": self.counters.seconds,
+            "time/time_elapsed": self.counters.seconds,
             "time/eta_s": (plan.total_steps - self.step) / max(rate, 1e-9),
             **self.job.timing.shares(seconds),
             **system_metrics(),

@@ -27,15 +27,7 @@ from ludus.policies.actor_critic import ActorCritic
 
 _SMALL = 2**16  # steps of a rollout of which copies may be made
 
-# Means over the last pass of an iteration.
-_MEASURES = (
-    "train/policy_loss",
-    "train/value_loss",
-    "train/entropy",
-    "train/approx_kl",
-    "train/clip_fraction",
-    "train/grad_norm",
-)
+_MEASURES = 6  # policy loss, value loss, entropy, KL, clip fraction, norm of the gradient
 
 
 class PPO:
@@ -67,7 +59,7 @@ class PPO:
         self._over = torch.zeros((), dtype=torch.bool, device=device)  # it was passed before the present pass
         # What a schedule changes, where a recorded graph can read it.
         self._rate, self.entropy_coef = torch.zeros((), device=device), torch.zeros((), device=device)
-        self._totals = torch.zeros(len(_MEASURES), device=device)
+        self._totals = torch.zeros(_MEASURES, device=device)
         self._by_segment = policy.recurrent or config.prio_alpha > 0
         self._data = UpdateData(policy, schedule)
         steps = schedule.segments * schedule.horizon
@@ -112,8 +104,7 @@ class PPO:
             if self._asks and bool(self.stopped):
                 break
         self._after(progress)
-        means = (self._totals / config.minibatches).unbind()
-        return dict(zip(_MEASURES, means, strict=True)) | summary | self._after_summary()
+        return self._losses() | summary | self._after_summary()
 
     def _pass(self, progress: float, measured: bool) -> None:
         """One gradient step on every part."""
@@ -238,11 +229,24 @@ class PPO:
         # After the update, so that learning sees the standardisation that acting saw.
         self.policy.learn_scales(self._data.observations_of_agents())
 
+    def _losses(self) -> dict[str, Tensor]:
+        """Means over the last pass, named as in Stable-Baselines3, where the entropy is a loss, too."""
+        policy, value, entropy, kl, clipped, norm = (self._totals / self.config.minibatches).unbind()
+        return {
+            "train/loss": policy + self.config.value_coef * value - self.entropy_coef * entropy,
+            "train/policy_gradient_loss": policy,
+            "train/value_loss": value,
+            "train/entropy_loss": -entropy,
+            "train/approx_kl": kl,
+            "train/clip_fraction": clipped,
+            "train/grad_norm": norm,
+        }
+
     def _summary(self, rate: float, entropy_coef: float) -> dict[str, Tensor]:
         return {
             "train/explained_variance": self._data.explained_variance(),
             "train/learning_rate": torch.tensor(rate, dtype=torch.float64),
-            "train/entropy_coef": torch.tensor(entropy_coef, dtype=torch.float64),
+            "train/ent_coef": torch.tensor(entropy_coef, dtype=torch.float64),
         }
 
     def _after_summary(self) -> dict[str, Tensor]:

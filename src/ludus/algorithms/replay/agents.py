@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ludus.algorithms.optimizer import FlatAdam
@@ -140,7 +141,7 @@ def _trust_in_critic(bc: float, q: Tensor) -> Tensor:
 class SAC(Agent):
     """Soft actor-critic (Haarnoja et al. 2018) with two critics and an adapted temperature."""
 
-    measures = ("q_loss", "pi_loss", "q_mean", "entropy", "alpha")
+    measures = ("critic_loss", "actor_loss", "q_mean", "entropy", "ent_coef")
 
     def __init__(self, policy: ReplayPolicy, config: ReplayConfig, sac: SACConfig) -> None:
         super().__init__(policy, config)
@@ -192,8 +193,8 @@ class SAC(Agent):
                 self._move(target_weights, self._judging[name])
         if not measured:
             return None
-        q_loss, q_mean = errors.square().mean(), q.mean()
-        return torch.stack([q_loss, alpha * log_prob - q_mean, q_mean, -log_prob, alpha])
+        critic_loss, q_mean = errors.square().mean(), q.mean()
+        return torch.stack([critic_loss, alpha * log_prob - q_mean, q_mean, -log_prob, alpha])
 
     @property
     def optimizers(self) -> list[FlatAdam]:
@@ -216,7 +217,7 @@ def _imitation_gradient(params: Tensor, recorded: Tensor) -> Tensor:
 class TD3(Agent):
     """Twin delayed DDPG (Fujimoto et al. 2018)."""
 
-    measures = ("q_loss", "pi_loss", "q_mean")
+    measures = ("critic_loss", "actor_loss", "q_mean")
 
     def __init__(self, policy: ReplayPolicy, config: ReplayConfig, td3: TD3Config) -> None:
         super().__init__(policy, config)
@@ -288,7 +289,7 @@ class TD3(Agent):
 class DQN(Agent):
     """Deep Q-learning (Mnih et al. 2015); the next action is chosen by the network that learns (double DQN)."""
 
-    measures = ("q_loss", "q_mean")
+    measures = ("loss", "q_mean")
 
     def __init__(self, policy: ReplayPolicy, config: ReplayConfig, dqn: DQNConfig) -> None:
         super().__init__(policy, config)
@@ -323,7 +324,7 @@ class DQN(Agent):
         self.optimizer.step(self.rate)
         if self._moves_target(update):
             self._move(self._target_weights, self.optimizer.flat)
-        return torch.stack([error.square().mean(), q.mean()]) if measured else None
+        return torch.stack([F.huber_loss(q, target), q.mean()]) if measured else None
 
     @property
     def optimizers(self) -> list[FlatAdam]:

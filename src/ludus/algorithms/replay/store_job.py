@@ -15,8 +15,13 @@ from ludus.training.checkpoint import Model
 from ludus.training.job import Job
 from ludus.training.timing import Timing
 
-# The names of return decomposition's table, and ours.
-_TABLE = {"R_loss": "train/r_loss", "Q_loss": "train/q_loss", "Pi_loss": "train/pi_loss"}
+# Our names, and those of return decomposition's table.
+_TABLE = {
+    "train/r_loss": "R_loss",
+    "train/critic_loss": "Q_loss",
+    "train/loss": "Q_loss",  # DQN's
+    "train/actor_loss": "Pi_loss",
+}
 
 
 class StoreJob(Job):
@@ -80,7 +85,7 @@ class StoreJob(Job):
         if "loop/epoch" not in metrics:  # an evaluation
             return {"TimeCost(sec)/test": seconds}
         place = {"Epoch": metrics["loop/epoch"], "Cycle": metrics["loop/cycle"], "TimeCost(sec)/train": seconds}
-        return place | {public: metrics[ours] for public, ours in _TABLE.items() if ours in metrics}
+        return place | {public: metrics[ours] for ours, public in _TABLE.items() if ours in metrics}
 
     def newest_losses(self) -> Tensor | None:
         return self._losses[-1] if self._losses else None
