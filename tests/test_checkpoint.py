@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ludus.errors import CheckpointError
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.policy import PolicyConfig
-from ludus.saved_run import from_best
+from ludus.saved_run import from_checkpoint
 from ludus.training import checkpoint as checkpoints
 from ludus.training.checkpoint import (
     checkpoint_path,
@@ -198,9 +198,9 @@ def test_a_best_that_a_training_replaces_while_it_is_read_is_read_anew(tmp_path:
         load_policy(checkpoint)
         return checkpoint
 
-    assert from_best(tmp_path, read) == newer
+    assert from_checkpoint(tmp_path, read) == newer
     with pytest.raises(CheckpointError, match="no learned reward"):  # and what is really wrong is told
-        from_best(tmp_path, load_reward)
+        from_checkpoint(tmp_path, load_reward)
 
 
 # Which are kept -------------------------------------------------------------------------------------

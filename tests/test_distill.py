@@ -146,7 +146,7 @@ def test_the_advice_is_what_the_teacher_does_with_its_part_of_what_the_student_s
     env = catch(4, see="both", size=8)
     assert isinstance(env.obs_space, RowSpace)
     student = ActorCritic(env.obs_space, env.action_space, PolicyConfig(hidden=(8,), image_features=8))
-    master = load_teacher(str(teacher))
+    master = load_teacher(f"{teacher}@final")
     advice = make_advice(master, student, env, DistillConfig(teacher=str(teacher), teacher_part="state"))
     collector = Collector([env], student, SegmentSchedule(4, 4, 8), 0.99, 0)
     rows = collector.collect(0).track.obs
@@ -159,7 +159,7 @@ def test_the_advice_is_what_the_teacher_does_with_its_part_of_what_the_student_s
     ("distill", "message"),
     [
         ({}, "Say who teaches: --distill.teacher RUN"),
-        ({"teacher": "nowhere"}, "nowhere is not a run of Ludus"),
+        ({"teacher": "nowhere"}, "The teacher cannot be loaded: There is no run folder .*nowhere"),
         ({"teacher": "TEACHER"}, r"The teacher sees \(3,\), and what is observed is \(\d+,\). Name the part"),
         ({"teacher": "TEACHER", "teacher_part": "stat"}, "the parts of an observation are state, image"),
     ],

@@ -35,6 +35,7 @@ Train policies with one loop, from two CPU cores to a GPU.
   check ENV              what is wrong with an environment
   doctor                 what this machine and installation can do
 
+RUN is a run's folder; RUN@100000, RUN@best and RUN@final name one of its checkpoints.
 'ludus COMMAND --help' tells more. Version {version}."""
 
 _FAMILIES = (training, runs, data, motions, rewards, environments, doctor)

@@ -56,8 +56,8 @@ class CheckpointConfig:
 
     every: Annotated[int, Range(0, MOST_STEPS)] = 0
     """Environment steps between checkpoints, besides the one at the end of every epoch."""
-    keep: Annotated[int, Range(1, 1_000_000)] = 3
-    """Newest checkpoints kept; the best one is kept besides."""
+    keep: Annotated[int, Range(1, 1_000_000)] | Literal["all"] = 3
+    """Newest checkpoints kept, or 'all'; the best one is kept besides."""
 
 
 @dataclass(frozen=True)

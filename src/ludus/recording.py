@@ -64,7 +64,7 @@ def record(
     report: Callable[[str], None] = lambda _: None,
     trust: bool = False,
 ) -> Path:
-    """Record 'scripted' or the best policy of a run into `out`; `report` hears of the progress.
+    """Record 'scripted' or a policy of a run (its best, or RUN@100000) into `out`; `report` hears of the progress.
 
     `trust`: import the code that the run names, though this user did not train it on this machine.
     """
@@ -118,7 +118,7 @@ def _policy(source: str, trust: bool) -> tuple[Act, Callable[[Tensor], None], Ku
     env_config = trusted_config(folder, trust).env
     if not isinstance(env_config, KukaConfig):
         raise ConfigError(f"{folder} is no run of the KUKA task, the only one that can be recorded so far.")
-    actor = load(folder, trust).actor()
+    actor = load(source, trust).actor()
     return actor.act, actor.forget, env_config
 
 

@@ -17,7 +17,7 @@ from ludus.data.reading import read_episodes, scan
 from ludus.data.writing import LEARNED_REWARD, check_target, copy_with_reward
 from ludus.errors import ConfigError
 from ludus.policies.reward import RewardModel
-from ludus.saved_run import from_best, run_folder, trusted_config
+from ludus.saved_run import from_checkpoint, run_folder, trusted_config
 from ludus.show.reward_page import MAX_FRAMES, MAX_TRACES, RewardTrace
 from ludus.training.checkpoint import load_reward
 
@@ -31,8 +31,8 @@ def judge(model: RewardModel, episode: Episode) -> dict[str, np.ndarray]:
 
 
 def load(run: str | Path) -> RewardModel:
-    """The best reward that a run has learned."""
-    return from_best(run, load_reward)
+    """The reward that a run has learned: its best, or that of the checkpoint that `run` names (RUN@100000)."""
+    return from_checkpoint(run, load_reward)
 
 
 def label(data: str, run: str | Path, out: str | Path | None = None, head: str = "reward") -> tuple[Path, int]:
@@ -60,9 +60,9 @@ def label_key(head: str) -> str:
 
 
 def held_out_metrics(run: str | Path) -> dict[str, float]:
-    """How good a run's best reward is on the episodes it was not trained on."""
+    """How good a run's reward is on the episodes it was not trained on."""
     folder = run_folder(run)
-    model, config = load(folder), _config_of(folder)
+    model, config = load(run), _config_of(folder)
     episodes = list(_held_out(config))
     if not episodes:
         raise ConfigError(f"{folder} held no episode out (--data.held-out 0): there is nothing to measure it by.")
@@ -71,9 +71,9 @@ def held_out_metrics(run: str | Path) -> dict[str, float]:
 
 
 def reward_traces(run: str | Path) -> list[RewardTrace]:
-    """The best reward of a run along some of its held-out episodes, half of them failures if there are as many."""
+    """The reward of a run along some of its held-out episodes, half of them failures if there are as many."""
     folder = run_folder(run)
-    model, config = load(folder), _config_of(folder)
+    model, config = load(run), _config_of(folder)
     kinds: dict[bool | None, list[RewardTrace]] = defaultdict(list)
     for episode in _held_out(config):
         if len(kinds[episode.success]) < MAX_TRACES:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,11 @@ from ludus.show.episode_table import ranked_kinds
 from ludus.show.jsonl import JsonlSink, read_metrics, truncate_to
 from ludus.show.reward_page import RewardTrace
 from ludus.show.sinks import MetricSink, Tee
+from ludus.training.address import Address, find_checkpoint, read_address, told_checkpoint
 from ludus.training.callbacks import Callback
-from ludus.training.checkpoint import checkpoints_in, clear_leftovers, newest_intact
+from ludus.training.checkpoint import checkpoints_in, clear_leftovers, set_aside_newer
 from ludus.training.evaluator import Evaluation, evaluate
+from ludus.training.going_back import set_aside_later
 from ludus.training.loop import Trainer
 from ludus.training.run_folder import (
     CHECKPOINTS,
@@ -111,18 +114,20 @@ def resume(
 ) -> Path:
     """Go on with a run exactly where it was: from its newest intact checkpoint, or from its beginning.
 
+    From an earlier one: `RUN@100000`, `RUN@best`. What came after it is set aside as a run of its own.
     `trust`: import the code that the run names, although it was trained by another user or elsewhere.
     """
-    folder = run_folder(run)
+    address = read_address(run)
+    folder = address.folder
     with run_lock(folder), console or Console() as screen:
         saved = trusted_config(folder, trust)
         config = apply_overrides(saved, overrides or {})
         _clear_leftovers(folder)
-        checkpoint = _where_to_go_on(folder, screen)
+        checkpoint = _where_to_go_on(address, screen)
         facts = _read_facts(folder) or _facts(folder.resolve().parent.name, config)
         with closing(_trainer(config, folder, facts, screen, callbacks)) as trainer:
             if checkpoint is not None:
-                trainer.restore(checkpoint)
+                trainer.restore(checkpoint, partial(_set_aside, address, screen))
             if trainer.complete and _is_finished(folder, config, checkpoint):
                 raise ConfigError(
                     f"{folder} is already trained to its {trainer.plan.total_steps:,} {trainer.plan.unit}; "
@@ -146,13 +151,20 @@ def _is_finished(folder: Path, config: TrainConfig, newest: Path | None) -> bool
     return reported and pointed_by(folder / FINAL) == newest
 
 
-def _where_to_go_on(folder: Path, screen: Console) -> Path | None:
-    """The newest intact checkpoint. None before the first one was written: the run begins again from its seed."""
-    checkpoints = folder / CHECKPOINTS
-    if not checkpoints_in(checkpoints):
+def _where_to_go_on(address: Address, screen: Console) -> Path | None:
+    """The checkpoint; None before the first one was written: the run begins again from its seed."""
+    if not address.which and not checkpoints_in(address.folder / CHECKPOINTS):
         screen.message("The run has no checkpoint yet: it begins again from its configuration and its seed.")
         return None
-    return newest_intact(checkpoints, screen.warning)
+    return find_checkpoint(address, to_resume=True, warn=screen.warning)
+
+
+def _set_aside(address: Address, screen: Console, checkpoint: Path) -> None:
+    """What came after the checkpoint: whole, where the user chose it; else what is newer is damaged."""
+    if not address.which:
+        set_aside_newer(checkpoint)
+    elif aside := set_aside_later(checkpoint):
+        screen.message(f"Going back to {checkpoint.name}. What came after it is kept as a run: {aside}")
 
 
 def _trainer(
@@ -324,7 +336,7 @@ def evaluate_run(
     trust: bool = False,
     randomization: str | dict[str, Any] | None = None,
 ) -> Evaluation:
-    """Evaluate a run's best policy on starts used neither in training nor in choosing the best.
+    """Evaluate a policy of a run, its best or `RUN@100000`, on starts that neither training nor that choice used.
 
     Where the starts are fixed they are those by which it was chosen. `trust` as in `resume`, `randomization` as in
     `measure_run`.
@@ -355,7 +367,7 @@ def measure_run(
     # On the CPU, unless a GPU that is here draws what the policy was trained to see.
     seen_there = config.device != "cpu" and torch.cuda.is_available() and sees_by_warp(config.env, "cuda")
     device = torch.device("cuda" if seen_there else "cpu")
-    policy = load(folder, trust).to(device)
+    policy = load(run, trust).to(device)
     env = make_trial_env(_randomized(config.env, randomization), clips, episodes, device)
     try:
         refuse_misfit(policy, env)
@@ -386,11 +398,15 @@ def _randomized(env: EnvConfig, randomization: str | dict[str, Any] | None) -> E
 
 # Pictures ---------------------------------------------------------------------------------------
 def write_run_report(run: str | Path, trust: bool = False) -> Path:
-    """report.html and replay.html of a run; without a replay where the run names code that is not trusted."""
+    """report.html and replay.html of a run; without a replay where the run names code that is not trusted.
+
+    Of a policy that is named, as in `RUN@100000`, report@100000.html and replay@100000.html.
+    """
     from ludus.show.report import write_report
     from ludus.viewing import record_replay
 
-    folder = run_folder(run)
+    address = read_address(run)
+    folder, title = address.folder, _title(address)
     config = run_config(folder)
     display = display_of(config.env)
     replay, traces = None, list[RewardTrace]()
@@ -398,14 +414,20 @@ def write_run_report(run: str | Path, trust: bool = False) -> Path:
         if not holds_policy(folder):
             from ludus.rewards import reward_traces
 
-            traces = reward_traces(folder)
+            traces = reward_traces(run)
         else:
             require_trust(config, folder, trust)
             ranked = ranked_kinds(display.table, folder)
-            replay = record_replay(config.env, load(folder, trust), folder.resolve().parent.name, ranked=ranked)
+            replay = record_replay(config.env, load(run, trust), title, ranked=ranked)
     except LudusError as error:  # a run without a checkpoint, or a machine without a viewer, still has curves
         print(f"No replay: {error}", file=sys.stderr)
-    return write_report(folder, replay, rewards=traces, display=display)
+    return write_report(folder, replay, rewards=traces, display=display, policy=address.which)
+
+
+def _title(address: Address) -> str:
+    """Of a page or viewer that shows a policy."""
+    name = address.folder.resolve().parent.name
+    return f"{name}, {told_checkpoint(address)}" if address.which else name
 
 
 def play_run(
@@ -416,17 +438,17 @@ def play_run(
     beside: float = 0.0,
     trust: bool = False,
 ) -> None:
-    """Watch a run's best policy live in the browser.
+    """Watch a policy of a run, its best or `RUN@100000`, live in the browser.
 
     Of a humanoid: following `clips`, by default those it was trained on, its ghost `beside` metres away.
     """
     from ludus.viewing import play_live
 
-    folder = run_folder(run)
-    trained, policy = trusted_config(folder, trust).env, load(folder, trust)
+    address = read_address(run)
+    trained, policy = trusted_config(address.folder, trust).env, load(run, trust)
     env = make_shown_env(trained, clips, beside)
     try:
         refuse_misfit(policy, env)
-        play_live(env, policy, folder.resolve().parent.name, port, seconds)
+        play_live(env, policy, _title(address), port, seconds)
     finally:
         env.close()

@@ -1,7 +1,6 @@
-"""A run as it lies on the disk: its folder, its configuration, its best policy."""
+"""A run as it lies on the disk: its folder, its configuration, its policies."""
 
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,25 +14,17 @@ from ludus.policies.factory import MakePolicy, find_signed_network, refuse_kind
 from ludus.policies.policy import MakeNetwork, Policy
 from ludus.ranges import check_fields
 from ludus.settings import load_run_config
-from ludus.training.checkpoint import best_checkpoint, checkpoints_in, load_policy, newest_intact, problem_of
-from ludus.training.run_folder import CHECKPOINTS, CONFIG, refuse_strange_files
+from ludus.training.address import find_checkpoint, read_address
+from ludus.training.checkpoint import checkpoints_in, load_policy
+from ludus.training.run_folder import CHECKPOINTS, CONFIG
 from ludus.trust import require_trust
 
 T = TypeVar("T")
 
 
-def run_folder(run: str | Path) -> Path:
-    """The path, if there is a run in which nothing leads elsewhere."""
-    folder = Path(run)
-    try:
-        if not folder.exists():
-            raise CheckpointError(f"There is no run folder {folder}.")
-        if not os.path.lexists(folder / CONFIG):
-            raise CheckpointError(f"{folder} is not a run of Ludus: it has no {CONFIG}.")
-        refuse_strange_files(folder)
-    except OSError as error:
-        raise CheckpointError(f"{folder} cannot be read: {error.strerror}.") from error
-    return folder
+def run_folder(run: str | os.PathLike[str]) -> Path:
+    """The folder of a run, in which nothing leads elsewhere; `run` may name a checkpoint of it besides."""
+    return read_address(run).folder
 
 
 def run_config(folder: Path) -> TrainConfig:
@@ -55,36 +46,32 @@ def trusted_config(folder: Path, trust: bool) -> TrainConfig:
     return config
 
 
-def _best_checkpoint(folder: Path) -> Path:
-    """The best checkpoint of a run if its models are intact, else the newest of which they are."""
-    best = best_checkpoint(folder / CHECKPOINTS)
-    if best is not None and problem_of(best, to_resume=False) is None:
-        return best
-    return newest_intact(folder / CHECKPOINTS, lambda text: print(text, file=sys.stderr), to_resume=False)
-
-
 def holds_policy(folder: Path) -> bool:
     """Whether a run learns a policy; one that learns a reward alone has none in its checkpoints."""
     made = checkpoints_in(folder / CHECKPOINTS)
     return not made or (made[-1] / "policy.json").exists() or not (made[-1] / "reward.json").exists()
 
 
-def from_best(run: str | Path, read: Callable[[Path], T]) -> T:
-    """What `read` finds in the best checkpoint of a run, which a training may replace by a better one."""
-    folder = run_folder(run)
-    checkpoint = _best_checkpoint(folder)
+def from_checkpoint(run: str | os.PathLike[str], read: Callable[[Path], T]) -> T:
+    """What `read` finds in the checkpoint that `run` names (training/address.py), by default the best.
+
+    A training may replace that by a better one at any time: then it is looked for again.
+    """
+    address = read_address(run)
+    checkpoint = find_checkpoint(address)
     while True:
         try:
             return read(checkpoint)
         except CheckpointError:
-            tried, checkpoint = checkpoint, _best_checkpoint(folder)
+            tried, checkpoint = checkpoint, find_checkpoint(address)
             if checkpoint == tried:
                 raise
 
 
-def load(run: str | Path, trust: bool = False, network: MakeNetwork | None = None) -> Policy:
-    """The best policy of a run: `ludus.load(RUN).act(obs)`, with a memory `.actor()` and its `act`.
+def load(run: str | os.PathLike[str], trust: bool = False, network: MakeNetwork | None = None) -> Policy:
+    """A policy of a run: `ludus.load(RUN).act(obs)`, with a memory `.actor()` and its `act`.
 
+    The best one, or that of another checkpoint: `RUN@final`, `RUN@100000`.
     A network of the user's is imported by its name as `trust` allows (see `resume`), or given as `network`.
     """
 
@@ -97,4 +84,4 @@ def load(run: str | Path, trust: bool = False, network: MakeNetwork | None = Non
         algorithm = find_algorithm(trusted_config(run_folder(run), trust).algo)
         return algorithm.policy or refuse_kind(kind)
 
-    return from_best(run, partial(load_policy, find_network=find, find_kind=find_kind))
+    return from_checkpoint(run, partial(load_policy, find_network=find, find_kind=find_kind))

@@ -24,7 +24,7 @@ def label(arguments: list[str]) -> None:
 
         Args:
             data: HDF5 file in LIBERO's or robomimic's layout.
-            run: Folder of a run that learned a reward.
+            run: Folder of a run that learned a reward: its best one; RUN@100000: that of a checkpoint.
             out: The copy; by default FILE_labelled.hdf5 beside the file.
             head: What of it to write: the reward, or how far the job has come, or how likely it succeeds.
         """

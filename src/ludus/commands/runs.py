@@ -26,7 +26,7 @@ def evaluate(arguments: list[str]) -> None:
         chosen; a table tells how each went, the worst first.
 
         Args:
-            run: Folder of the run.
+            run: Folder of the run: its best policy; RUN@final, RUN@newest or RUN@100000: that of a checkpoint.
             episodes: How many episodes; not used where the starts are fixed, which are all played once.
             stochastic: Sample actions instead of taking the most likely ones.
             json: Print the result as JSON; the table is in its "rows".
@@ -56,8 +56,9 @@ def _print_evaluation(
     from ludus.show.episode_table import table_lines
     from ludus.show.text import evaluation_line
 
-    config = run_config(run_folder(run))
-    if not holds_policy(run):
+    folder = run_folder(run)
+    config = run_config(folder)
+    if not holds_policy(folder):
         from ludus.rewards import held_out_metrics
 
         metrics = held_out_metrics(run)
@@ -93,7 +94,7 @@ def play(arguments: list[str]) -> None:
         A humanoid that follows clips is shown with the ghost of what it follows, clip after clip.
 
         Args:
-            run: Folder of the run.
+            run: Folder of the run: its best policy; RUN@final, RUN@newest or RUN@100000: that of a checkpoint.
             port: Of the viewer; the next free one if it is taken.
             seconds: Stop after so long; by default at Ctrl-C.
             clip: Clips to follow: names, files or folders, with commas between; by default those trained on.
@@ -112,7 +113,7 @@ def report(arguments: list[str]) -> None:
         """Write report.html, one self-contained page: curves, evaluations, configuration and a 3-D replay.
 
         Args:
-            run: Folder of the run.
+            run: Folder of the run: its best policy; RUN@final, RUN@newest or RUN@100000: that of a checkpoint.
             trust: Import the code that the run names, though you did not train it on this machine.
         """
         print(write_run_report(run, trust))
@@ -129,7 +130,7 @@ def export(arguments: list[str]) -> None:
         """Write a run's best policy as ONNX, the normaliser inside; checked against torch before it is written.
 
         Args:
-            run: Folder of the run.
+            run: Folder of the run: its best policy; RUN@final, RUN@newest or RUN@100000: that of a checkpoint.
             file: Where to, ending in .onnx.
             trust: Import the code that the run names, though you did not train it on this machine.
         """

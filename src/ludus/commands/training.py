@@ -116,7 +116,7 @@ def resume(arguments: list[str]) -> None:
         """Go on with a run, exactly where it was.
 
         Args:
-            run: Folder of the run.
+            run: Folder of the run; RUN@100000 or RUN@best goes back there and sets aside what came later.
             total_steps: Train to this many steps instead of those planned.
             device: Go on here instead: cpu or cuda. All is kept but the random streams, which begin anew.
             trust: Import the code that the run names, though you did not train it on this machine.

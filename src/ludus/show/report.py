@@ -64,25 +64,29 @@ def write_report(
     extra: Mapping[str, Any] | None = None,
     rewards: Sequence[RewardTrace] = (),
     display: Display | None = None,
+    policy: str = "",
 ) -> Path:
     """Write run_dir/report.html, and replay.html beside it where a replay is given; returns its path.
 
     Only the replay that is given is embedded: a replay.html that lies in the folder may be anybody's. `extra` adds
     lines to the run's facts; `rewards` shows a learned reward along some episodes; `display`: what the
-    task has to show besides what every task has.
+    task has to show besides what every task has. `policy`: which checkpoint the replay shows, where it is not the
+    best; the pages are then report@POLICY.html and replay@POLICY.html.
     """
     run_dir, display = Path(run_dir), display or Display()
     rows = _with_one_name(read_metrics(run_dir / "metrics.jsonl"))
     alone = _reward_only(rows)
     rows = _along_batches(rows) if alone else rows
+    suffix = f"@{policy}" if policy else ""
+    replay = f"replay{suffix}.html"
     if replay_html is not None:
-        _write(run_dir / "replay.html", replay_html)
+        _write(run_dir / replay, replay_html)
     facts, trouble = _facts(run_dir)
     title = _shown(facts.get("preset")) or run_dir.resolve().parent.name
     body = [
         f"<header><h1>{_safe(title)}</h1><p>{_safe(_subtitle(run_dir, facts))}</p></header>",
         _tiles(rows, display),
-        _replay(replay_html),
+        _replay(replay_html, policy, replay),
         table_section(display.table, run_dir, _best_step(rows)),
         reward_section(rewards),
         _curves(rows, display),
@@ -90,7 +94,7 @@ def write_report(
         _configuration(run_dir),
         _run_facts({**facts, **(extra or {})}, trouble),
     ]
-    path = run_dir / "report.html"
+    path = run_dir / f"report{suffix}.html"
     _write(path, _page(title, "".join(body), "batch" if alone else "step"))
     return path
 
@@ -171,16 +175,17 @@ def _tile(words: str, value: str, good: bool = False) -> str:
     return f'<div class="tile{" good" if good else ""}"><b>{_safe(value)}</b><span>{_safe(words)}</span></div>'
 
 
-def _replay(page: str | None) -> str:
+def _replay(page: str | None, policy: str, file: str) -> str:
     if page is None:
         return ""
     # Its scripts run, but in an origin of their own: they see nothing of the report or of other files.
     source = html.escape(page, quote=True)
     frame = f'<iframe title="replay" loading="lazy" sandbox="allow-scripts" srcdoc="{source}"></iframe>'
+    shown = f" of the policy @{_safe(policy)}" if policy else ""
     return (
-        f'<h2>Replay</h2><div class="card">{frame}</div>'
+        f'<h2>Replay{shown}</h2><div class="card">{frame}</div>'
         '<p class="hint">Drag to turn, scroll to zoom, right-drag to move. '
-        'The same view fills the window in <a href="replay.html">replay.html</a>.</p>'
+        f'The same view fills the window in <a href="{_safe(file)}">{_safe(file)}</a>.</p>'
     )
 
 

@@ -20,7 +20,7 @@ import stat
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import psutil
 import torch
@@ -189,8 +189,10 @@ def best_checkpoint(folder: Path) -> Path | None:
     return pointed_by(folder / BEST)
 
 
-def prune(folder: Path, keep: int) -> None:
+def prune(folder: Path, keep: int | Literal["all"]) -> None:
     """Remove all but the newest `keep` checkpoints and the best one."""
+    if keep == "all":
+        return
     best = best_checkpoint(folder)
     for old in checkpoints_in(folder)[:-keep]:
         if old != best:
@@ -211,7 +213,7 @@ def clear_leftovers(folder: Path) -> None:
 def set_aside_newer(checkpoint: Path) -> None:
     """Rename the checkpoints after this one, which are damaged: they must not count as the newest again."""
     for newer in checkpoints_in(checkpoint.parent):
-        if _step_of(newer) > _step_of(checkpoint):
+        if step_of(newer) > step_of(checkpoint):
             aside = newer.with_name(f"damaged_{newer.name}")
             if aside.is_symlink() or aside.is_file():
                 aside.unlink()
@@ -225,7 +227,8 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return [path for path in checkpoint_folders(folder) if path.is_dir()]
 
 
-def _step_of(checkpoint: Path) -> int:
+def step_of(checkpoint: Path) -> int:
+    """Of a checkpoint, by its name."""
     return int(checkpoint.name.removeprefix("step_"))
 
 

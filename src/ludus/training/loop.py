@@ -398,8 +398,8 @@ class Trainer:
         """JSON has no infinity, which is where the search for the best begins."""
         return {name: str(getattr(self.counters, name)) for name in ("best_success", "best_reward")}
 
-    def restore(self, checkpoint: Path) -> None:
-        """Continue exactly from a checkpoint, the newest that is intact."""
+    def restore(self, checkpoint: Path, set_aside: Callable[[Path], Any] = set_aside_newer) -> None:
+        """Continue exactly from a checkpoint. `set_aside` moves newer ones away: by default they are damaged."""
         try:
             _, state = load_training(checkpoint)
             for name, model in self.job.models.items():
@@ -414,11 +414,13 @@ class Trainer:
         except MALFORMED as error:
             reason = plain_text(f"{type(error).__name__}: {error}", 300)
             raise CheckpointError(f"{checkpoint} does not fit its run's configuration: {reason}") from error
-        set_aside_newer(checkpoint)
+        set_aside(checkpoint)
         if self.counters.best_task not in ("", judged_task(self.config.env)):
             self._forget_best()
         best = checkpoint_path(self.checkpoints, self.counters.best_step)
-        if best.exists() and best != best_checkpoint(self.checkpoints):
+        if not best.exists():  # not kept, so a later policy need not be better than this one
+            self._forget_best()
+        elif best != best_checkpoint(self.checkpoints):
             mark_best(best)  # a kill came between the checkpoint and its mark
 
     # Trouble ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ class DistillConfig(RolloutConfig):
     """A trained policy teaches one that sees less."""
 
     teacher: str = ""
-    """The run whose best policy teaches."""
+    """The run whose best policy teaches, or RUN@STEP for another."""
     teacher_part: str = ""
     """The part of an observation that the teacher sees; empty: all of it."""
     horizon: Annotated[int, Range(1, 2**16)] = 16

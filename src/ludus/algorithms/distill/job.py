@@ -1,6 +1,5 @@
 """Distillation: an iteration is a rollout of the student and the batches that its teacher's advice makes of it."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,8 +17,9 @@ from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.factory import find_signed_network
 from ludus.policies.heads import BoxHead
 from ludus.policies.policy import MakeNetwork, Policy
-from ludus.training.checkpoint import best_checkpoint, load_policy
-from ludus.training.run_folder import CHECKPOINTS, CONFIG, refuse_strange_files
+from ludus.training.address import find_checkpoint, read_address
+from ludus.training.checkpoint import load_policy
+from ludus.training.run_folder import CONFIG
 from ludus.trust import require_trust
 
 
@@ -44,16 +44,17 @@ class DistillJob(OnPolicyJob):
 
 
 def load_teacher(run: str) -> Policy:
-    """The best policy of a run, whose own code is imported only if this user trained it on this machine."""
+    """The best policy of a run, or that of the checkpoint it names (RUN@100000).
+
+    Code of its own is imported only if this user trained it on this machine.
+    """
     if not run:
         raise ConfigError("Say who teaches: --distill.teacher RUN, the folder of a trained run.")
-    folder = Path(run)
-    if not (folder / CONFIG).exists():
-        raise ConfigError(f"The teacher {run} is not a run of Ludus: it has no {CONFIG}.")
-    refuse_strange_files(folder)
-    best = best_checkpoint(folder / CHECKPOINTS)
-    if best is None:
-        raise CheckpointError(f"The teacher {run} has no checkpoint yet: train it first.")
+    try:
+        address = read_address(run)
+        folder, checkpoint = address.folder, find_checkpoint(address)
+    except CheckpointError as error:
+        raise CheckpointError(f"The teacher cannot be loaded: {error}") from error
 
     def find(name: str, kwargs: dict[str, Any]) -> MakeNetwork:
         config = load_shared_config(folder / CONFIG)
@@ -66,7 +67,7 @@ def load_teacher(run: str) -> Policy:
             ) from error
         return find_signed_network(config.policy, name, kwargs)
 
-    teacher = load_policy(best, find)
+    teacher = load_policy(checkpoint, find)
     if teacher.recurrent:
         raise ConfigError(f"The teacher {run} has a memory; one is needed that acts on what it sees now.")
     return teacher.eval()

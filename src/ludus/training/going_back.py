@@ -1,0 +1,50 @@
+"""Going back to an earlier checkpoint of a run: what came after it becomes a run of its own, and nothing is lost.
+
+The first time that is RUN/set_aside/1: a run folder whose policies can be used, and that one could go on with.
+"""
+
+import shutil
+from pathlib import Path
+
+from ludus.files import sync_folder
+from ludus.training.checkpoint import best_checkpoint, checkpoints_in, mark_best, step_of
+from ludus.training.run_folder import CHECKPOINTS, FINAL, RECORDS, SET_ASIDE, point, pointed_by
+
+_PAGES = ("report.html", "replay.html")  # of what was set aside: they are written anew at the end
+
+
+def set_aside_later(checkpoint: Path) -> Path | None:
+    """Move what a run did after a checkpoint into a folder of its own, which is returned; None: there is nothing.
+
+    The newest checkpoint is moved first. So whenever a kill comes, what is left in the run can be gone on with.
+    """
+    run, step = checkpoint.parent.parent, step_of(checkpoint)
+    later = [other for other in checkpoints_in(checkpoint.parent) if step_of(other) > step]
+    if not later:
+        return None
+    best, final = best_checkpoint(checkpoint.parent), pointed_by(run / FINAL)
+    aside = _new_folder(run / SET_ASIDE)
+    for name in RECORDS:
+        if (run / name).exists():
+            shutil.copyfile(run / name, aside / name)
+    (aside / CHECKPOINTS).mkdir()
+    for other in reversed(later):
+        moved = other.rename(aside / CHECKPOINTS / other.name)
+        if other == best:
+            mark_best(moved)
+        if other == final:
+            point(aside / FINAL, moved)
+    for page in _PAGES:
+        if (run / page).exists():
+            (run / page).rename(aside / page)
+    for folder in (checkpoint.parent, aside / CHECKPOINTS, aside, run):
+        sync_folder(folder)
+    return aside
+
+
+def _new_folder(parent: Path) -> Path:
+    parent.mkdir(exist_ok=True)
+    taken = [int(path.name) for path in parent.iterdir() if path.name.isdigit()]
+    folder = parent / str(max(taken, default=0) + 1)
+    folder.mkdir()
+    return folder
