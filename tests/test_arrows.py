@@ -16,6 +16,8 @@ SOURCE = Path(__file__).parents[1] / "src"
 MAP = {
     "errors": "",
     "version": "",
+    "declared": "",
+    "gymnasium_ids": "",
     "files": "errors",
     "ranges": "errors",
     "display": "",
@@ -30,9 +32,9 @@ MAP = {
     "config_files": "config envs errors files",
     "trust": "config envs.mujoco.terms errors files",
     "training": "config envs errors files graphs policies show",  # it knows jobs, and no algorithm
-    "algorithms": "buffers config config_files data envs errors graphs policies ranges training trust",
+    "algorithms": "buffers config config_files data declared envs errors graphs policies ranges training trust",
     "settings": "algorithms.registry config config_files errors policies",
-    "presets": "algorithms config data.config envs errors policies",
+    "presets": "algorithms config data.config declared envs errors policies",
     "saved_run": "algorithms.registry config config_files errors policies ranges settings training trust",
     "rewards": "algorithms data errors policies saved_run show training",
     "recording": "data envs errors saved_run",
@@ -41,10 +43,11 @@ MAP = {
     "motion_viewing": "envs errors show",
     "runs": "algorithms.registry config config_files envs errors files policies presets rewards saved_run "
     "settings show training trust version viewing",
-    "commands": "algorithms.registry config config_files data envs errors export motion_viewing presets "
-    "recording rewards runs saved_run settings show training.run_folder trust",
-    "cli": "commands errors version",
-    "__init__": "algorithms.registry envs nn runs saved_run training version",
+    "commands": "algorithms.registry algorithms.summaries config config_files data envs errors export "
+    "motion_viewing presets recording rewards runs saved_run settings show training.run_folder trust",
+    "cli": "errors version",  # it finds the verbs of `commands` by name, when one is used
+    "__main__": "cli",
+    "__init__": "algorithms.registry gymnasium_ids nn runs saved_run training version",
 }
 
 # Arrows that close a circle for types alone: nothing is imported when the program runs.

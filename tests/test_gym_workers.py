@@ -181,7 +181,7 @@ def test_a_raising_worker_shows_where_and_is_replaced(make: Any, tmp_path: Path)
     env = make(SCRIPTED, script={"2": "raise"}, once=str(tmp_path / "played"))
     env.reset(0)
     env.step(no_op(env))
-    where = r"the gripper fell off \(.*gym_test_envs.py, line \d+, in _play\)"
+    where = r"the gripper fell off, at .*gym_test_envs.py, line \d+, in _play: `raise"
     with pytest.warns(RuntimeWarning, match=f"because .* ValueError: {where}"):
         step = env.step(no_op(env))
     assert sorted(step.truncated.tolist()) == [False, False, True, True]
@@ -192,7 +192,7 @@ def test_a_worker_that_always_raises_ends_in_one_error_that_says_where(make: Any
     env = make(SCRIPTED, workers=1, script={"reset": "raise"})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with pytest.raises(EnvError, match=rf"failed {MAX_FAILURES} times in a row.*fell off \(.*envs.py, line"):
+        with pytest.raises(EnvError, match=rf"failed {MAX_FAILURES} times in a row.*fell off, at .*envs.py, line"):
             env.reset(0)
     assert len(caught) == MAX_FAILURES - 1
 

@@ -13,7 +13,7 @@ import torch
 import yaml
 
 import ludus
-from ludus.cli import COMMANDS
+from ludus.cli import run_verb
 from ludus.config import TrainConfig
 from ludus.envs import HumanoidConfig, display_of, make_vec_env
 from ludus.envs.humanoid.catalogue import find_clips, shipped_folder, whole_names
@@ -64,7 +64,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     capsys.readouterr()
-    COMMANDS[str(arguments[0])]([str(argument) for argument in arguments[1:]])
+    run_verb(str(arguments[0]), [str(argument) for argument in arguments[1:]])
     return capsys.readouterr().out
 
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 import ludus  # noqa: F401 (registers the environments)
 from ludus.envs.kuka.task import OBS_SIZE
-from ludus.envs.registration import BatchedEnv, SingleEnv, register_environments
+from ludus.envs.registration import BatchedEnv, SingleEnv
+from ludus.gymnasium_ids import register_environments
 
 ID = "ludus/KukaPickPlace-v0"
 

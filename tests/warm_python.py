@@ -132,7 +132,9 @@ def _serve(address: str, told: int) -> dict[str, Any] | None:
     import tensorboard.backend.event_processing.event_accumulator  # noqa: F401
     import torch.utils.tensorboard  # noqa: F401
 
-    import ludus.cli  # noqa: F401
+    import ludus.cli
+    import ludus.commands.training
+    import ludus.runs  # noqa: F401 (what the command imports when it trains)
 
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)

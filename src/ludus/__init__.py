@@ -6,15 +6,33 @@ policy = ludus.load(run)
 action = policy.act(obs, deterministic=True)
 """
 
-from ludus import nn
-from ludus.algorithms.registry import Algorithm, register_algorithm
-from ludus.envs.registration import register_environments
-from ludus.runs import make_env, resume, train
-from ludus.saved_run import load
-from ludus.training.callbacks import Callback
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ludus.gymnasium_ids import register_with_gymnasium
 from ludus.version import __version__
 
-register_environments()
+if TYPE_CHECKING:
+    from ludus import nn
+    from ludus.algorithms.registry import Algorithm, register_algorithm
+    from ludus.runs import make_env, resume, train
+    from ludus.saved_run import load
+    from ludus.training.callbacks import Callback
+
+# Where each name comes from. It is imported when it is first used: torch alone takes seconds, and the command has
+# answers that need none of it.
+_HOMES = {
+    "Algorithm": "ludus.algorithms.registry",
+    "Callback": "ludus.training.callbacks",
+    "load": "ludus.saved_run",
+    "make_env": "ludus.runs",
+    "nn": "ludus.nn",
+    "register_algorithm": "ludus.algorithms.registry",
+    "resume": "ludus.runs",
+    "train": "ludus.runs",
+}
+
+register_with_gymnasium()
 
 __all__ = [
     "Algorithm",
@@ -27,3 +45,16 @@ __all__ = [
     "resume",
     "train",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ludus' has no attribute {name!r}")
+    module = importlib.import_module(_HOMES[name])
+    value = module if name == "nn" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,63 +1,91 @@
-"""The command `ludus`: finds the verb, and makes a sentence of what goes wrong. The verbs live in `commands/`."""
+"""The command `ludus`: finds the verb, and makes a sentence of what goes wrong. The verbs live in `commands/`.
 
+A verb's file is imported when the verb is used: torch alone takes seconds, and help needs none of it.
+"""
+
+import contextlib
 import errno
+import importlib
+import io
 import os
 import sys
 import threading
+import traceback
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 # Before torch and MuJoCo load: waiting threads sleep instead of taking a core from the simulation.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from ludus.commands import data, doctor, environments, motions, rewards, runs, training
-from ludus.errors import LudusError, did_you_mean, plain_text
+from ludus.errors import DEBUG, LudusError, did_you_mean, plain_text, tell_exception, users_line
 from ludus.version import __version__
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
                 errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)  # fmt: skip
 _python_format = warnings.formatwarning
-_TEMPLATE = """usage: ludus COMMAND …
 
-Train policies with one loop, from two CPU cores to a GPU.
 
-  train PRESET|gym:ID|…  train a policy        ludus train kuka-pick-place
-  resume RUN             go on with a run      ludus resume runs/kuka-pick-place/…
-  eval RUN               measure its policy    ludus eval RUN --episodes 200 --json
-  play RUN               watch it in the browser
-  report RUN             curves and 3-D replay in one HTML page
-  export RUN FILE.onnx   the policy, normaliser inside, for other programs
-  data info FILE…        what recorded data holds, and what is suspicious about it
-  motions import|check … clips of motion for the humanoid: bring them here, look at them
-  record RUN|scripted    demonstrations of the KUKA task, successes and failures
-  label FILE --run RUN   a copy of recorded data with a learned reward in it
-  list                   presets and algorithms
-  check ENV              what is wrong with an environment
-  doctor                 what this machine and installation can do
+class Command(NamedTuple):
+    """A verb, as the help tells it."""
 
-RUN is a run's folder; RUN@100000, RUN@best and RUN@final name one of its checkpoints.
-'ludus COMMAND --help' tells more. Version {version}."""
+    family: str  # the file of `commands/` whose VERBS has it
+    takes: str
+    what: str
+    example: str = ""
 
-_FAMILIES = (training, runs, data, motions, rewards, environments, doctor)
-COMMANDS = {name: verb for family in _FAMILIES for name, verb in family.VERBS.items()}
+
+COMMANDS = {
+    "train": Command("training", "PRESET|gym:ID|…", "train a policy", "ludus train kuka-pick-place"),
+    "resume": Command("training", "RUN", "go on with a run", "ludus resume runs/…/…"),
+    "eval": Command("runs", "RUN", "measure its policy", "ludus eval RUN --episodes 200"),
+    "play": Command("runs", "RUN", "watch it in the browser"),
+    "report": Command("runs", "RUN", "curves and 3-D replay in one HTML page"),
+    "export": Command("runs", "RUN FILE.onnx", "the policy, normaliser inside, for other programs"),
+    "data": Command("data", "info FILE…", "what recorded data holds, and what is odd about it"),
+    "motions": Command("motions", "import|check …", "bring and check clips of motion for the humanoid"),
+    "record": Command("data", "RUN|scripted", "demonstrations of the KUKA: successes and failures"),
+    "label": Command("rewards", "FILE --run RUN", "a copy of recorded data with a learned reward"),
+    "list": Command("environments", "", "presets and algorithms"),
+    "check": Command("environments", "ENV", "what is wrong with an environment"),
+    "doctor": Command("doctor", "", "what this machine and installation can do"),
+}
+_FLAGS = {
+    "--quiet": "print nothing but errors and the last line",
+    "--debug": "show the stack trace of an error as well; also LUDUS_DEBUG=1",
+}
+_SHOWN_WHOLE = {"-h", "--help", "--help-all", "--json"}  # what these print is not cut by --quiet
 
 
 def main() -> None:
     """Entry point: a user's mistake is one sentence and exit code 2, never a stack trace."""
     threading.excepthook = _report_thread
     warnings.formatwarning = _format_warning
-    arguments = sys.argv[1:]
+    arguments = [argument for argument in sys.argv[1:] if argument not in ("--quiet", "--debug")]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_TEMPLATE.format(version=__version__))
+        print(_help())
         sys.exit(0)
     if arguments[0] in ("-V", "--version"):
         print(f"ludus {__version__}")
         sys.exit(0)
-    verb, rest = arguments[0], arguments[1:]
-    if verb not in COMMANDS:
-        _fail(f"There is no command {verb!r}.{did_you_mean(verb, COMMANDS)} 'ludus --help' shows them all.")
+    if arguments[0] not in COMMANDS:
+        _fail(f"There is no command {arguments[0]!r}.{did_you_mean(arguments[0], COMMANDS)} "
+              "'ludus --help' shows them all.")  # fmt: skip
+    quiet = "--quiet" in sys.argv and not _SHOWN_WHOLE & set(arguments)
+    with _debugging("--debug" in sys.argv), _last_line_alone() if quiet else contextlib.nullcontext():
+        _run(*arguments)
+
+
+def run_verb(verb: str, arguments: list[str]) -> None:
+    """What `ludus VERB arguments…` does; it raises what goes wrong."""
+    importlib.import_module(f"ludus.commands.{COMMANDS[verb].family}").VERBS[verb](arguments)
+
+
+def _run(verb: str, *arguments: str) -> None:
+    """The verb, with a sentence for what goes wrong."""
     try:
-        COMMANDS[verb](rest)
+        run_verb(verb, list(arguments))
     except LudusError as error:
         _fail(str(error))
     except KeyboardInterrupt:
@@ -65,10 +93,73 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe has gone
         sys.exit(0)
-    except OSError as error:
-        if error.errno not in _DISK_ERRORS:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+            _fail(f"{error.filename or 'A file'} cannot be used: {error.strerror}.")
+        if not users_line(error):  # a fault of Ludus' own: its stack trace is what a report of it needs
             raise
-        _fail(f"{error.filename or 'A file'} cannot be used: {error.strerror}.")
+        _fail(f"Your code raised {tell_exception(error)}. --debug shows the whole stack trace.")
+
+
+def _help() -> str:
+    names = {name: f"{name} {command.takes}".rstrip() for name, command in COMMANDS.items()}
+    lines = []
+    for name, command in COMMANDS.items():
+        what = f"{command.what:20}{command.example}" if command.example else command.what
+        lines.append(f"  {names[name]:{max(map(len, names.values()))}}  {what}")
+    flags = "\n".join(f"  {flag:9}  {what}" for flag, what in _FLAGS.items())
+    return (
+        "usage: ludus COMMAND …\n\nTrain policies with one loop, from two CPU cores to a GPU.\n\n"
+        + "\n".join(lines)
+        + "\n\nRUN is a run's folder; RUN@100000, RUN@best and RUN@final name one of its checkpoints."
+        + f"\n\nWith every command:\n{flags}\n\n'ludus COMMAND --help' tells more. This is version {__version__}."
+    )
+
+
+@contextlib.contextmanager
+def _debugging(asked: bool) -> Iterator[None]:
+    """In the environment, so that worker processes know it too."""
+    before = os.environ.get(DEBUG)
+    if asked:
+        os.environ[DEBUG] = "1"
+    try:
+        yield
+    finally:
+        if asked and before is None:
+            del os.environ[DEBUG]
+
+
+@contextlib.contextmanager
+def _last_line_alone() -> Iterator[None]:
+    """Of all that is printed; nothing but the error where there is one."""
+    screen, kept = sys.stdout, _LastLine()
+    sys.stdout = kept
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except SystemExit as end:
+        if end.code != 2:
+            print(kept.line, file=screen)
+        raise
+    else:
+        print(kept.line, file=screen)
+    finally:
+        sys.stdout = screen
+
+
+class _LastLine(io.TextIOBase):
+    """A screen that remembers its last line that is not empty."""
+
+    encoding = "utf-8"
+
+    def __init__(self) -> None:
+        self.line, self._begun = "", ""
+
+    def write(self, text: str) -> int:
+        *whole, self._begun = (self._begun + text).split("\n")
+        self.line = next((line for line in reversed((*whole, self._begun)) if line.strip()), self.line)
+        return len(text)
 
 
 def _report_thread(failure: threading.ExceptHookArgs) -> None:
@@ -87,6 +178,8 @@ def _format_warning(
 
 
 def _fail(message: str) -> None:
+    if os.environ.get(DEBUG):
+        traceback.print_exc()
     print(f"ludus: {plain_text(message, keep_lines=True)}", file=sys.stderr)
     sys.exit(2)
 

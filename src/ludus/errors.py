@@ -2,10 +2,16 @@
 
 import difflib
 import itertools
+import os
+import sysconfig
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
+DEBUG = "LUDUS_DEBUG"  # the variable of the environment that asks for stack traces as well
 _LONGEST_WORD, _MOST_CHOICES = 100, 2000  # that are compared for a hint: a stranger's file may name millions
+# Lines in these folders say less about an error than those of the user's own files.
+_INSTALLED = (*sysconfig.get_paths().values(), str(Path(__file__).parent), "<frozen")
 
 
 class LudusError(Exception):
@@ -86,3 +92,31 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     known = [c for c in itertools.islice(choices, _MOST_CHOICES) if len(c) <= _LONGEST_WORD]
     close = difflib.get_close_matches(word, known, n=3, cutoff=0.51) if len(word) <= _LONGEST_WORD else []
     return f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+
+
+def tell_exception(error: BaseException) -> str:
+    """An exception of a user's code in words, with its place there.
+
+    'ZeroDivisionError: division by zero, at my_env.py, line 12, in step: `x = 1 / 0`'. One that would end Python
+    is not taken for a wish of the user's.
+    """
+    if isinstance(error, SystemExit):
+        words = f"it called sys.exit({'' if error.code is None else repr(error.code)})"
+    else:
+        words = f"{type(error).__name__}: {error}".rstrip(": ")
+    place = users_line(error) or _line_of(traceback.extract_tb(error.__traceback__))
+    return f"{words}, {place}" if place else words
+
+
+def users_line(error: BaseException) -> str:
+    """The last line of the user's own files that an exception came through; empty where there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return _line_of([frame for frame in frames if not frame.filename.startswith(_INSTALLED)])
+
+
+def _line_of(frames: list[traceback.FrameSummary]) -> str:
+    if not frames:
+        return ""
+    last, here = frames[-1], os.getcwd() + os.sep
+    code = f": `{last.line}`" if last.line else ""
+    return f"at {last.filename.removeprefix(here)}, line {last.lineno}, in {last.name}{code}"

@@ -36,9 +36,9 @@ _LOOK_S = 0.25  # between looks at the whole tree of processes, which cost more
 
 # What trainings import, and what other verbs do besides, when they are first used.
 _TRAINING = (
-    "ludus.cli", "ludus.runs", "ludus.algorithms.imitation.job", "ludus.algorithms.replay.online",
-    "ludus.algorithms.replay.offline", "ludus.algorithms.reward.job", "ludus.envs.gym.workers", "h5py",
-    "pettingzoo",
+    "ludus.cli", "ludus.commands.training", "ludus.runs", "ludus.algorithms.imitation.job",
+    "ludus.algorithms.replay.online", "ludus.algorithms.replay.offline", "ludus.algorithms.reward.job",
+    "ludus.envs.gym.workers", "h5py", "pettingzoo",
 )  # fmt: skip
 _LOOKING = (
     "ludus.viewing", "ludus.rewards", "ludus.export", "ludus.show.report", "ludus.commands.data",

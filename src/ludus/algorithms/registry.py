@@ -14,19 +14,18 @@ import importlib
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ludus.algorithms.summaries import installed
 from ludus.config import TrainConfig
 from ludus.envs.importing import address_of, import_module_of
 from ludus.errors import ConfigError, did_you_mean
 from ludus.policies.factory import MakePolicy
 from ludus.training.job import Job
-
-ENTRY_POINTS = "ludus.algorithms"
 
 
 @dataclass(frozen=True)
@@ -78,9 +77,8 @@ def find_algorithm(name: str) -> Algorithm:
         return _REGISTERED.get(name) or built_in()[name]
     if ":" in name:
         return _in_module(*name.split(":", 1))
-    installed = _installed()
-    if name in installed:
-        return _expect_algorithm(_load(installed[name]), installed[name].value)
+    if point := installed().get(name):
+        return _expect_algorithm(_load(point), point.value)
     known = algorithm_names()
     raise ConfigError(
         f"There is no algorithm {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}; "
@@ -106,7 +104,7 @@ def make_job(config: TrainConfig, device: torch.device) -> Job:
 
 def algorithm_names() -> list[str]:
     """All that --algo takes by name; nothing of other packages is imported for it."""
-    return list(dict.fromkeys((*built_in(), *_REGISTERED, *_installed())))
+    return list(dict.fromkeys((*built_in(), *_REGISTERED, *installed())))
 
 
 def algorithms_with(section: str) -> str:
@@ -121,10 +119,6 @@ def built_in() -> dict[str, Algorithm]:
     modules = [importlib.import_module(f"ludus.algorithms.{folder}.registration") for folder in folders]
     found: list[Algorithm] = [algorithm for module in modules for algorithm in module.ALGORITHMS]
     return {algorithm.name: algorithm for algorithm in sorted(found, key=lambda algorithm: algorithm.name)}
-
-
-def _installed() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
 def _load(point: EntryPoint) -> Any:

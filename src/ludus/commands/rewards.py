@@ -9,9 +9,6 @@ from ludus.commands.arguments import Verb
 
 
 def label(arguments: list[str]) -> None:
-    from ludus.rewards import label as label_file
-    from ludus.rewards import label_key
-
     def command(
         data: tyro.conf.Positional[Path],
         run: Path,
@@ -28,6 +25,9 @@ def label(arguments: list[str]) -> None:
             out: The copy; by default FILE_labelled.hdf5 beside the file.
             head: What of it to write: the reward, or how far the job has come, or how likely it succeeds.
         """
+        from ludus.rewards import label as label_file
+        from ludus.rewards import label_key
+
         target, episodes = label_file(str(data), run, out, head)
         use = f"--data {target} --data.reward {label_key(head)}"
         print(f"{target}: {episodes} episodes labelled. Train on them with {use}")

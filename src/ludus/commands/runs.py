@@ -79,8 +79,6 @@ def _print_evaluation(
 
 
 def play(arguments: list[str]) -> None:
-    from ludus.runs import play_run
-
     def command(
         run: tyro.conf.Positional[Path],
         port: int = 8080,
@@ -101,14 +99,14 @@ def play(arguments: list[str]) -> None:
             beside: Metres between a humanoid and its ghost; 0 lays one over the other.
             trust: Import the code that the run names, though you did not train it on this machine.
         """
+        from ludus.runs import play_run
+
         play_run(run, port, seconds, clip, beside, trust)
 
     tyro.cli(command, args=arguments, prog="ludus play")
 
 
 def report(arguments: list[str]) -> None:
-    from ludus.runs import write_run_report
-
     def command(run: tyro.conf.Positional[Path], trust: Annotated[bool, Flag] = False) -> None:
         """Write report.html, one self-contained page: curves, evaluations, configuration and a 3-D replay.
 
@@ -116,14 +114,14 @@ def report(arguments: list[str]) -> None:
             run: Folder of the run: its best policy; RUN@final, RUN@newest or RUN@100000: that of a checkpoint.
             trust: Import the code that the run names, though you did not train it on this machine.
         """
+        from ludus.runs import write_run_report
+
         print(write_run_report(run, trust))
 
     tyro.cli(command, args=arguments, prog="ludus report")
 
 
 def export(arguments: list[str]) -> None:
-    from ludus.export import export_onnx
-
     def command(
         run: tyro.conf.Positional[Path], file: tyro.conf.Positional[Path], trust: Annotated[bool, Flag] = False
     ) -> None:
@@ -134,6 +132,8 @@ def export(arguments: list[str]) -> None:
             file: Where to, ending in .onnx.
             trust: Import the code that the run names, though you did not train it on this machine.
         """
+        from ludus.export import export_onnx
+
         difference = export_onnx(run, file, trust)
         print(f"{file}: largest difference to torch {difference:.1e}")
 

@@ -4,33 +4,37 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from ludus.commands.arguments import Flag, Verb, take_flag, take_option
-from ludus.commands.environments import print_presets
-from ludus.config import TrainConfig
-from ludus.config_files import load_shared_config, read_table
-from ludus.settings import algo_in, load_config, names_in, refuse_foreign, settle, short_names
-from ludus.training.run_folder import FINAL, pointed_by
-from ludus.trust import require_trust_in_file
+from ludus.commands.environments import presets_text
+
+if TYPE_CHECKING:
+    from ludus.config import TrainConfig
 
 _EXIT_INTERRUPTED = 75  # "temporary failure": the run was saved and can be resumed
 
 
 def train(arguments: list[str]) -> None:
-    from ludus.algorithms.registry import algorithm_names
-    from ludus.presets import all_presets, find_preset
-    from ludus.runs import train as train_preset
-
     if not arguments or arguments[0].startswith("-"):
         print("usage: ludus train PRESET|gym:ID|… [--flags] [--run-dir DIR] [--config FILE]\n\nPresets:")
-        print_presets(list(all_presets().values()))
+        print(presets_text())
         print("\nEnvironments of other packages, by name: 'ludus list' shows how.")
         print("\n'ludus train PRESET --help' shows every setting of a preset.")
         sys.exit(0 if arguments and arguments[0] in ("-h", "--help") else 2)
-    name, rest = arguments[0], arguments[1:]
+    _train(arguments[0], arguments[1:])
+
+
+def _train(name: str, rest: list[str]) -> None:
+    from ludus.algorithms.registry import algorithm_names
+    from ludus.config_files import load_shared_config
+    from ludus.presets import find_preset
+    from ludus.runs import train as train_preset
+    from ludus.settings import algo_in, load_config, names_in, refuse_foreign, settle
+    from ludus.trust import require_trust_in_file
+
     rest, algo = take_option(rest, "--algo")
     rest, file = take_option(rest, "--config")
     rest, run_dir = take_option(rest, "--run-dir")
@@ -63,19 +67,23 @@ def train(arguments: list[str]) -> None:
     _exit_if_incomplete(folder)
 
 
-def _short_flags(config: TrainConfig) -> str:
+def _short_flags(config: "TrainConfig") -> str:
     """Those that this configuration has."""
+    from ludus.settings import short_names
+
     known = [short for short, full in short_names(config).items() if _has(config, full)]
     return ", ".join(f"--{short.replace('_', '-')}" for short in known)
 
 
-def _has(config: TrainConfig, setting: str) -> bool:
+def _has(config: "TrainConfig", setting: str) -> bool:
     section, _, name = setting.partition(".")
     return hasattr(getattr(config, section, None), name)
 
 
 def _registry() -> Any:
     """Settings that are tables of any values are JSON on the command line."""
+    from ludus.config_files import read_table
+
     registry = tyro.constructors.ConstructorRegistry()
 
     @registry.primitive_rule
@@ -93,11 +101,11 @@ def _registry() -> Any:
     return registry
 
 
-def _kwargs_of(config: TrainConfig) -> dict[str, Any]:
+def _kwargs_of(config: "TrainConfig") -> dict[str, Any]:
     return dict(getattr(config.env, "kwargs", {}))
 
 
-def _with_kwargs(config: TrainConfig, kwargs: dict[str, Any]) -> TrainConfig:
+def _with_kwargs(config: "TrainConfig", kwargs: dict[str, Any]) -> "TrainConfig":
     if not hasattr(config.env, "kwargs"):
         return config
     changes: dict[str, Any] = {"kwargs": kwargs}
@@ -105,8 +113,6 @@ def _with_kwargs(config: TrainConfig, kwargs: dict[str, Any]) -> TrainConfig:
 
 
 def resume(arguments: list[str]) -> None:
-    from ludus.runs import resume as resume_run
-
     def arguments_of(
         run: tyro.conf.Positional[Path],
         total_steps: int = 0,
@@ -124,12 +130,16 @@ def resume(arguments: list[str]) -> None:
         return run, total_steps, device, trust
 
     run, total_steps, device, trust = tyro.cli(arguments_of, args=arguments, prog="ludus resume")
+    from ludus.runs import resume as resume_run
+
     overrides: dict[str, Any] = {"loop.total_steps": total_steps, "loop.epochs": 0} if total_steps else {}
     overrides |= {"device": device} if device else {}
     _exit_if_incomplete(resume_run(run, overrides=overrides, trust=trust))
 
 
 def _exit_if_incomplete(folder: Path) -> None:
+    from ludus.training.run_folder import FINAL, pointed_by
+
     if pointed_by(folder / FINAL) is None:
         sys.exit(_EXIT_INTERRUPTED)
 
@@ -140,8 +150,10 @@ def _names_given(arguments: list[str]) -> list[str]:
     return [flag.removeprefix("--").replace("-", "_") for flag in flags]
 
 
-def _with_short_names(arguments: list[str], config: TrainConfig) -> list[str]:
+def _with_short_names(arguments: list[str], config: "TrainConfig") -> list[str]:
     """`--total-steps` for `--loop.total-steps`, and so on."""
+    from ludus.settings import short_names
+
     known = short_names(config)
 
     def full(argument: str) -> str:

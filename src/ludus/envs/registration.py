@@ -1,4 +1,4 @@
-"""Our environments for plain Gymnasium users.
+"""Our environments for plain Gymnasium users; `ludus.gymnasium_ids` gives them their names.
 
 gymnasium.make("ludus/KukaPickPlace-v0")                  one environment
 gymnasium.make_vec("ludus/KukaPickPlace-v0", num_envs=64) the batched one
@@ -19,22 +19,6 @@ from gymnasium.vector.utils import batch_space
 from ludus.envs import available_cores
 from ludus.envs.kuka.task import KukaConfig, KukaPickPlace
 from ludus.envs.mujoco.task import SimTask
-
-
-def register_environments() -> None:
-    """Idempotent: importing Ludus twice, or in a worker, is no error."""
-    if "ludus/KukaPickPlace-v0" not in gym.registry:
-        gym.register(
-            "ludus/KukaPickPlace-v0",
-            entry_point="ludus.envs.registration:single_kuka",
-            vector_entry_point="ludus.envs.registration:batched_kuka",
-        )
-        gym.register(
-            "ludus/CartPoleNoVelocity-v1",
-            entry_point="ludus.envs.registration:CartPoleNoVelocity",
-            max_episode_steps=500,
-            reward_threshold=475.0,
-        )
 
 
 def single_kuka(render_mode: str | None = None, **settings: Any) -> "SingleEnv":

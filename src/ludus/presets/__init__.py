@@ -1,12 +1,18 @@
 """One file a job. A preset is a configuration with a name; `find_preset` also makes one for `gym:ID` and so on."""
 
 import importlib
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ludus.algorithms.registry import find_algorithm
+from ludus.declared import declared
 from ludus.errors import ConfigError, did_you_mean
-from ludus.presets.preset import Preset
 
+if TYPE_CHECKING:
+    from ludus.presets.preset import Preset
+
+_FILES = ("kuka", "forage", "humanoid", "rrd", "locomotion")  # with presets of a name
 # Environments by any name: the prefix, the file here that makes a preset, an example and what it is.
 OPEN_KINDS = {
     "gym": ("gym", "gym:CartPole-v1", "any Gymnasium environment; gym:my_package:MyEnv-v0 for your own"),
@@ -21,18 +27,23 @@ OPEN_KINDS = {
 }
 
 
-def all_presets() -> dict[str, Preset]:
-    from ludus.presets import forage, humanoid, kuka, locomotion, rrd
-
-    presets = (*kuka.PRESETS, *forage.PRESETS, *humanoid.PRESETS, *rrd.PRESETS, *locomotion.PRESETS)
-    return {preset.name: preset for preset in presets}
+def all_presets() -> "dict[str, Preset]":
+    modules = [importlib.import_module(f"ludus.presets.{file}") for file in _FILES]
+    return {preset.name: preset for module in modules for preset in module.PRESETS}
 
 
-def find_preset(name: str, algo: str = "") -> Preset:
+def preset_summaries() -> dict[str, str]:
+    """A line about each, for help and completion. Nothing slow is imported."""
+    return declared([Path(__file__).with_name(f"{file}.py") for file in _FILES], "Preset")
+
+
+def find_preset(name: str, algo: str = "") -> "Preset":
     """A preset by its name, or one made for `gym:ID` and so on; `algo` takes another algorithm than its own."""
     preset = _find(name)
     if not algo:
         return preset
+    from ludus.algorithms.registry import find_algorithm
+
     algorithm = find_algorithm(algo)
     if algo == preset.config.algo:
         return preset
@@ -40,15 +51,27 @@ def find_preset(name: str, algo: str = "") -> Preset:
     return replace(preset, config=replace(algorithm.adapt(preset.config), algo=algo))
 
 
-def _find(name: str) -> Preset:
+def _find(name: str) -> "Preset":
     prefix, _, rest = name.partition(":")
     if rest and prefix in OPEN_KINDS:
         preset: Preset = importlib.import_module(f"ludus.presets.{OPEN_KINDS[prefix][0]}").preset_for(rest)
         return preset
     presets = all_presets()
     if name not in presets:
-        raise ConfigError(
-            f"There is no preset {name!r}.{did_you_mean(name, presets)} 'ludus list' shows them all; "
-            f"environments of other packages are {', '.join(kind + ':…' for kind in OPEN_KINDS)}."
-        )
+        raise ConfigError(f"There is no preset {name!r}.{_instead_of(name)}")
     return presets[name]
+
+
+def _instead_of(name: str) -> str:
+    """What may be meant by a name that no preset has."""
+    import gymnasium
+
+    if name in gymnasium.registry:
+        return f" Did you mean 'gym:{name}'?"
+    kinds = ", ".join(f"{kind}:…" for kind in OPEN_KINDS)
+    found = did_you_mean(name, preset_summaries()) or _meant_in_gymnasium(name, gymnasium.registry)
+    return f"{found} 'ludus list' shows them all; environments of other packages are {kinds}."
+
+
+def _meant_in_gymnasium(name: str, known: Iterable[str]) -> str:
+    return did_you_mean(f"gym:{name}", (f"gym:{env_id}" for env_id in known))

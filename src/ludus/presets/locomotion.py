@@ -2,7 +2,7 @@
 
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig
-from ludus.envs.locomotion import TASKS, LocomotionConfig
+from ludus.envs.locomotion import LocomotionConfig
 from ludus.policies.policy import PolicyConfig
 from ludus.presets.preset import Preset
 
@@ -31,5 +31,9 @@ def config_for(task: str) -> PPOTrainConfig:
 
 
 PRESETS = [
-    Preset(task, f"Gymnasium's {task} (v5) on the batched simulator (PPO).", config_for(task)) for task in TASKS
+    Preset("half-cheetah", "Gymnasium's HalfCheetah-v5, batched (PPO).", config_for("half-cheetah")),
+    Preset("hopper", "Gymnasium's Hopper-v5, batched (PPO).", config_for("hopper")),
+    Preset("walker2d", "Gymnasium's Walker2d-v5, batched (PPO).", config_for("walker2d")),
+    Preset("ant", "Gymnasium's Ant-v5, batched (PPO).", config_for("ant")),
+    Preset("humanoid", "Gymnasium's Humanoid-v5, batched (PPO).", config_for("humanoid")),
 ]

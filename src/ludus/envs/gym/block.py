@@ -5,12 +5,9 @@ Here an ended episode restarts inside the same step, and all results go to array
 """
 
 import math
-import sysconfig
-import traceback
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +17,7 @@ from ludus.envs.gym.spaces import Spaces
 from ludus.envs.gym.state import largest_part, lost_state, restore, snapshot
 from ludus.envs.row_space import MASK, RowSpace, add_mask, choice_slices
 from ludus.envs.vec import State, derive_seed
-from ludus.errors import CheckpointError, EnvError
+from ludus.errors import CheckpointError, EnvError, tell_exception
 
 NO_LIMIT = 2**62  # steps
 _NUM_SEEDS = 2**31  # some environments hand their seed to C code, which takes no more
@@ -29,8 +26,6 @@ _SUCCESS_KEYS = ("is_success", "success")
 # Types of numbers and flags that need no second look.
 _NUMBERS = frozenset({float, int, bool, np.bool_, *(np.dtype(c).type for c in "efdbhilqBHILQ")})
 _FLAGS = frozenset({bool, np.bool_})
-# Lines in these folders say less about an error than those of the user's own files.
-_INSTALLED = (*sysconfig.get_paths().values(), str(Path(__file__).parents[1]), "<frozen")
 LARGE_STATE = 100_000_000  # bytes of all environments of a group: worth a word
 _SMALL_STATE = 1_000_000  # below, nobody minds how it grows
 _GROWTH = 10  # times what was saved first
@@ -136,7 +131,8 @@ class EnvBlock(ABC):
             try:
                 env.close()
             except (Exception, SystemExit) as error:  # noqa: BLE001 (there is nothing left to lose)
-                warnings.warn(f"{self.name} failed to close: {told(error)}", RuntimeWarning, stacklevel=2)
+                failed = f"{self.name} failed to close: {tell_exception(error)}"
+                warnings.warn(failed, RuntimeWarning, stacklevel=2)
         self.envs = []
 
     # Episodes -------------------------------------------------------------------------------------
@@ -302,7 +298,8 @@ class EnvBlock(ABC):
         return f"row {self._first_env * self.agents_per_env + row}"
 
     def _raised(self, env: int, where: str, error: BaseException) -> EnvRaisedError:
-        return EnvRaisedError(f"{self.name} raised in {where}() of {self._moment(env)}: {told(error)}")
+        what = tell_exception(error)
+        return EnvRaisedError(f"{self.name} raised in {where}() of {self._moment(env)}: {what}")
 
     def _broken(self, env: int, where: str, problem: str) -> EnvError:
         return EnvError(f"{self.name}: {where}() of {self._moment(env)} {problem}")
@@ -388,22 +385,6 @@ def form_of(value: Any) -> str:
         return "None" if value is None else f"a {name}"
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**12 else "too large"
     return f"a {name} ({text if len(text) < 40 else text[:37] + '...'})"
-
-
-def told(error: BaseException) -> str:
-    """An exception in words; one that would end Python is not taken for a wish of the user's."""
-    if isinstance(error, SystemExit):
-        words = f"it called sys.exit({'' if error.code is None else repr(error.code)})"
-    else:
-        words = f"{type(error).__name__}: {error}"
-    return words + _place(error)
-
-
-def _place(error: BaseException) -> str:
-    """Where it was raised: the last line that is not of an installed package, or else the last line of all."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_INSTALLED)] or frames
-    return f" ({own[-1].filename}, line {own[-1].lineno}, in {own[-1].name})" if own else ""
 
 
 def _step_of_lost_episode(action: Any) -> Any:

@@ -12,10 +12,10 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, OrderEnforcing, TimeLimit
 
-from ludus.envs.gym.block import NO_LIMIT, EnvRaisedError, GymBlock, told
+from ludus.envs.gym.block import NO_LIMIT, EnvRaisedError, GymBlock
 from ludus.envs.gym.spaces import MaskSource, adapt_spaces, mask_in_info, may_be_masked
 from ludus.envs.row_space import RowSpace, is_image
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, tell_exception
 
 ATARI = "ale_py"  # the package that registers ALE/…
 _RAW = ("frameskip", "obs_type")  # who sets one of these wants the emulator as it is
@@ -76,7 +76,7 @@ def _make_env(recipe: GymRecipe) -> tuple[gym.Env, int]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise EnvRaisedError(f"{recipe.name} could not be made: {told(error)}") from error
+        raise EnvRaisedError(f"{recipe.name} could not be made: {tell_exception(error)}") from error
     limit = NO_LIMIT
     # Gymnasium's own outermost wrappers only: the block counts steps and calls in the right order itself.
     if type(env) is TimeLimit:

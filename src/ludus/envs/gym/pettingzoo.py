@@ -11,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
-from ludus.envs.gym.block import NO_LIMIT, EnvRaisedError, told
+from ludus.envs.gym.block import NO_LIMIT, EnvRaisedError
 from ludus.envs.gym.env import BlockVecEnv
 from ludus.envs.gym.pettingzoo_block import ParallelBlock
 from ludus.envs.gym.spaces import MaskSource, adapt_spaces, mask_in_info, may_be_masked
 from ludus.envs.gym.workers import GymWorkersVecEnv
 from ludus.envs.importing import find_callable, import_module_of
 from ludus.envs.vec import VecEnv
-from ludus.errors import ConfigError, did_you_mean
+from ludus.errors import ConfigError, did_you_mean, tell_exception
 from ludus.ranges import MOST_ENVS, MOST_THREADS, Range
 
 
@@ -123,7 +123,7 @@ def _make_env(factory: Callable[..., Any], recipe: ParallelRecipe) -> Any:
     except BaseException as error:
         if isinstance(error.__cause__, ImportError):  # PettingZoo says what to install
             raise ConfigError(f"{recipe.name}: {error}") from error
-        raise EnvRaisedError(f"{recipe.name} could not be made: {told(error)}") from error
+        raise EnvRaisedError(f"{recipe.name} could not be made: {tell_exception(error)}") from error
     return _as_parallel(env, recipe.name)
 
 
@@ -152,7 +152,7 @@ def _shared_spaces(env: Any, name: str) -> tuple[Any, Any]:
             space_of = getattr(env, f"{what}_space")
             spaces = {agent: space_of(agent) for agent in agents}
         except (Exception, SystemExit) as error:
-            raise EnvRaisedError(f"{name} does not give its {what} spaces: {told(error)}") from error
+            raise EnvRaisedError(f"{name} does not give its {what} spaces: {tell_exception(error)}") from error
         first = agents[0]
         other = next((agent for agent in agents if spaces[agent] != spaces[first]), None)
         if other is not None:

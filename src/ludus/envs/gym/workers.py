@@ -14,6 +14,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 import warnings
 from collections import deque
 from multiprocessing import connection, reduction, util
@@ -23,12 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.gym.block import EnvBlock, EnvRaisedError, GrowthGuard, Recipe, told, warn_inexact
+from ludus.envs.gym.block import EnvBlock, EnvRaisedError, GrowthGuard, Recipe, warn_inexact
 from ludus.envs.gym.rows import Rows, step_of
 from ludus.envs.processes import process_context, start_conditions
 from ludus.envs.row_state import check_fits
 from ludus.envs.vec import State, Step, VecEnv
-from ludus.errors import ConfigError, EnvError
+from ludus.errors import DEBUG, ConfigError, EnvError, tell_exception
 
 TIMEOUT_S = 60.0  # a worker that has not answered for so long hangs
 START_TIMEOUT_S = 120.0  # more, for one that has to import and make its environments first
@@ -267,7 +268,7 @@ class _Worker:
             raise _WorkerFailure(self._cause_of_death()) from None
         kind, content = answer[:1], answer[1:]
         if kind == _RAISED:
-            raise _WorkerFailure(f"{content.decode()}.")
+            raise _WorkerFailure(content.decode())
         if kind == _BROKEN:
             raise EnvError(content.decode())
         return content
@@ -317,8 +318,8 @@ def _probe(recipe: Recipe) -> EnvBlock:
         reduction.ForkingPickler.dumps(recipe)
     except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"{recipe.name} cannot be sent to worker processes ({told(error)}). Register it with a class or "
-            "function of a module, or use workers=0."
+            f"{recipe.name} cannot be sent to worker processes ({tell_exception(error)}). Register it with a "
+            "class or function of a module, or use workers=0."
         ) from error
     return block
 
@@ -337,9 +338,15 @@ def _serve(pipe: connection.Connection, job: "_Job") -> None:
         pass
     except EnvError as error:
         raised = isinstance(error, EnvRaisedError)
-        pipe.send_bytes((_RAISED if raised else _BROKEN) + str(error).encode(errors="replace"))
+        pipe.send_bytes((_RAISED + _with_trace(f"{error}.")) if raised else (_BROKEN + _with_trace(str(error))))
     except BaseException as error:  # noqa: BLE001 (whatever it is, the trainer shows it)
-        pipe.send_bytes(_RAISED + told(error).encode(errors="replace"))
+        pipe.send_bytes(_RAISED + _with_trace(f"{tell_exception(error)}."))
+
+
+def _with_trace(sentence: str) -> bytes:
+    """With the stack trace of this process, where it is asked for: the trainer's own ends at the pipe."""
+    trace = f"\n{traceback.format_exc()}" if os.environ.get(DEBUG) else ""
+    return f"{sentence}{trace}".encode(errors="replace")
 
 
 def _die_with_parent() -> None:
