@@ -14,7 +14,7 @@ from ludus.presets import all_presets, preset_summaries
 from warm_python import Completed, ludus_command, python_command, run
 
 SLOW = ("torch", "mujoco", "gymnasium", "numpy", "rich")
-SMALL = ("--env.num-envs", "4", "--ppo.horizon", "8", "--total-steps", "64", "--log.no-report", "--eval.episodes", "1")
+SMALL = ("--env.num-envs", "4", "--ppo.horizon", "8", "--total-steps", "64", "--log.no-report")
 RAISES = """
 import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv

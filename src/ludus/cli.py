@@ -111,7 +111,7 @@ def _help() -> str:
     return (
         "usage: ludus COMMAND …\n\nTrain policies with one loop, from two CPU cores to a GPU.\n\n"
         + "\n".join(lines)
-        + "\n\nRUN is a run's folder; RUN@100000, RUN@best and RUN@final name one of its checkpoints."
+        + "\n\nRUN is a run's folder; RUN@best, RUN@final and RUN@100000 are its checkpoints."
         + f"\n\nWith every command:\n{flags}\n\n'ludus COMMAND --help' tells more. This is version {__version__}."
     )
 
