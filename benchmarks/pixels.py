@@ -61,7 +61,7 @@ def speed(device_name: str) -> None:
     whole = seconds(lambda: job.iteration(next(iterations), 0.0, lambda share, batches: None), times, device)
     segments = job._segments
     assert segments is not None
-    learned = seconds(lambda: job.learner.update(segments, 0.0), times, device)
+    learned = seconds(lambda: job.learner.update(segments, 0.0, lambda batch: None), times, device)
     steps, passes = job.plan.steps_per_iteration, job.config.rollout.update_epochs
     print(f"{arms:,} arms on {device_name}, two images of 64 × 64 a step")
     print(f"drawn     {2 * arms / drawn:12,.0f} frames/s")

@@ -27,6 +27,7 @@ from ludus.errors import ConfigError
 from ludus.policies.actor_critic import ActorCritic
 from ludus.ranges import SHARE, Range
 from ludus.runs import evaluate_run
+from ludus.training.job import OnBatch
 
 
 # 1. Its settings: a section of its own, in a configuration that has all the others.
@@ -81,7 +82,7 @@ class A2C:
         self._entropy_coef = torch.tensor(config.entropy_coef, device=policy.device)
 
     @torch.inference_mode()
-    def update(self, segments: Segments, progress: float) -> dict[str, Tensor]:
+    def update(self, segments: Segments, progress: float, on_batch: OnBatch) -> dict[str, Tensor]:
         policy, head, config = self.policy, self.policy.head, self.config
         obs, action = segments.obs.flatten(0, 1), segments.action.flatten(0, 1)
         done = policy.forward_pass(policy.prepare(obs), segments.state, None)
@@ -99,6 +100,7 @@ class A2C:
         self.optimizer.skipped.zero_()
         rate = (config.learning_rate * (1 - progress) + config.learning_rate_final * progress) * self.rate_factor
         self.optimizer.step(rate)
+        on_batch(1)
         policy.learn_scales([obs])
         return {
             "train/policy_gradient_loss": -(standardized.flatten() * log_prob).mean(),

@@ -30,6 +30,7 @@ from ludus.policies.mlp import Dense
 from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_heads import GreedyHead
 from ludus.show.jsonl import read_metrics
+from ludus.training.job import OnBatch
 from ludus.training.loop import MAX_ROLLBACKS, Trainer
 from test_segments import Counting
 
@@ -148,11 +149,11 @@ def diverge(monkeypatch: pytest.MonkeyPatch, times: int) -> Callable[[], int]:
     """PPO's third update learns from rewards that are not numbers, so many times; counts them."""
     update, spoiled = PPO.update, list[float]()
 
-    def spoil(self: PPO, segments: Segments, progress: float) -> dict[str, Tensor]:
+    def spoil(self: PPO, segments: Segments, progress: float, on_batch: OnBatch) -> dict[str, Tensor]:
         if progress == 2 / 6 and len(spoiled) < times:
             spoiled.append(progress)
             segments.track.reward.fill_(torch.nan)
-        return update(self, segments, progress)
+        return update(self, segments, progress, on_batch)
 
     monkeypatch.setattr(PPO, "update", spoil)
     return lambda: len(spoiled)

@@ -370,7 +370,6 @@ BAD: dict[str, tuple[str, str, Settings, str]] = {
     "polyak": ("gym:Pendulum-v1", "sac", {"replay.polyak": 1.0}, "--replay.polyak is 1.0.*less than 1"),
     "no batches": ("gym:Pendulum-v1", "sac", {"train_batches": 0}, "--replay.train-batches is 0.*at least 1"),
     "memory": ("gym:Pendulum-v1", "sac", {"replay.capacity": 9 * 10**9}, "needs .*GB of memory.*replay.capacity"),
-    "warm-up": ("gym:Pendulum-v1", "sac", {"replay.warmup": 20_000}, "warmup 20,000 leaves nothing.*20,000 steps"),
     "capacity": ("gym:Pendulum-v1", "sac", {"replay.capacity": 200}, "cannot hold one episode of 200.*201"),
     "sample size": ("gym:Pendulum-v1", "sac", {"rrd_sample_size": 48} | RRD, "not a multiple.*240 and 288 are"),
     "memory policy": ("gym:Pendulum-v1", "sac", {"policy.memory": "lstm"}, "--policy.memory none, or --algo ppo"),

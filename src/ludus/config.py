@@ -174,6 +174,7 @@ class Plan:
     cycles_per_epoch: int
     total_iterations: int
     unit: str = "steps"  # "batches" where no environment is stepped
+    eval_asked: int = 0  # steps between evaluations that were asked for; 0: the loop says when
 
     @property
     def total_steps(self) -> int:
@@ -197,13 +198,22 @@ class Plan:
             counts = " × ".join(f"{n:,}" for n in levels)
             whole = self.total_iterations == self.epochs * self.iterations_per_epoch
             sign = "=" if whole else "≥"  # the last epoch may be shorter
-            return [f"epochs × cycles × iterations × batches: {counts} {sign} {self.total_batches:,} batches"]
+            told = f"epochs × cycles × iterations × batches: {counts} {sign} {self.total_batches:,} batches"
+            return [told, *self._cadence()]
         epochs = _count(self.epochs, "epoch", "epochs")
         cycles = _count(self.cycles_per_epoch, "cycle", "cycles")
         iterations = _count(self.iterations_per_cycle, "iteration", "iterations")
         batches = _count(self.batches_per_iteration, "batch", "batches")
         steps = f"{self.steps_per_iteration:,} steps"
-        return [f"{self.total_steps:,} steps = {epochs} › {cycles} › {iterations} of {steps} › {batches}"]
+        told = f"{self.total_steps:,} steps = {epochs} › {cycles} › {iterations} of {steps} › {batches}"
+        return [told, *self._cadence()]
+
+    def _cadence(self) -> list[str]:
+        """Evaluations come after whole cycles, so not always as often as was asked."""
+        every = self.iterations_per_epoch * self.steps_per_iteration
+        if not self.eval_asked or every == self.eval_asked or self.total_steps <= self.eval_asked:
+            return []
+        return [f"evaluation every {every:,} {self.unit} ({self.eval_asked:,} asked)"]
 
 
 def _count(number: int, one: str, more: str) -> str:
@@ -212,15 +222,20 @@ def _count(number: int, one: str, more: str) -> str:
 
 def make_plan(config: TrainConfig, steps: int, batches: int, unit: str = "steps") -> Plan:
     """How many of what, with so many steps and batches an iteration."""
-    loop = config.loop
+    loop, every = config.loop, config.eval.every
+    asked = 0 if loop.cycles or config.eval.each_cycle else every
+    nearest = max(1, round(every / (steps * loop.iterations)))
     if loop.epochs:
-        cycles = loop.cycles or max(1, round(config.eval.every / (steps * loop.iterations)))
-        return Plan(steps, batches, loop.iterations, cycles, loop.epochs * cycles * loop.iterations, unit)
+        cycles = loop.cycles or nearest
+        return Plan(steps, batches, loop.iterations, cycles, loop.epochs * cycles * loop.iterations, unit, asked)
     total = math.ceil(loop.total_steps / steps)
     iterations = min(loop.iterations, total)
-    epochs = max(1, round(loop.total_steps / config.eval.every))  # of equal length, near the wanted one
-    cycles = min(loop.cycles or math.ceil(total / (epochs * iterations)), math.ceil(total / iterations))
-    return Plan(steps, batches, iterations, cycles, total, unit)
+    epochs = max(1, round(loop.total_steps / every))  # of equal length …
+    cycles = math.ceil(total / (epochs * iterations))
+    if abs(cycles * iterations * steps - every) > every / 10:  # … where that is near the wanted one
+        cycles = nearest
+    cycles = min(loop.cycles or cycles, math.ceil(total / iterations))
+    return Plan(steps, batches, iterations, cycles, total, unit, asked)
 
 
 def to_dict(config: Any) -> Any:

@@ -43,6 +43,12 @@ def adapt(env: VecEnv, metrics: Values, labels: Values) -> bool:
     return able is not None and able.adapt(metrics, labels)
 
 
+def adapt_every(env: VecEnv) -> int:
+    """Steps between evaluations for `adapt` alone; 0, or if `Adapts` does not say: it is told of the run's own."""
+    able = next((layer for layer in _layers(env) if isinstance(layer, Adapts)), None)
+    return getattr(able, "adapt_every", 0)
+
+
 def lessons_of(env: VecEnv) -> State:
     """See `KeepsLessons`; empty where there are none."""
     able = next((layer for layer in _layers(env) if isinstance(layer, KeepsLessons)), None)

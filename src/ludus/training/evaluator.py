@@ -191,7 +191,7 @@ def limit_warnings(config: TrainConfig, env: VecEnv) -> tuple[str, ...]:
 
 # Settings of an environment that change how it is trained in or simulated, not what an evaluation measures.
 _NOT_JUDGED = ("num_envs", "threads", "workers", "simulator", "assist", "assist_final", "resample",
-               "resample_floor", "resample_smoothing")  # fmt: skip
+               "resample_every", "resample_floor", "resample_smoothing")  # fmt: skip
 
 
 def judged_task(config: EnvConfig) -> str:
@@ -210,17 +210,20 @@ class PolicyEvaluator:
         self._env: VecEnv | None = None
         self.newest: Evaluation | None = None  # with the most likely actions
 
+    def measure(self, deterministic: bool, interrupted: Callable[[], bool] = lambda: False) -> Evaluation:
+        """The episodes of one evaluation, with the most likely actions or sampled ones."""
+        config = self._config
+        if self._env is None:
+            self._env = make_eval_env(config.env, config.eval.episodes, self._policy.device)
+        seed, limits = derive_seed(config.seed, 3), (config.eval.max_steps, config.cuda_graphs)
+        return evaluate(self._policy, self._env, config.eval.episodes, seed, deterministic, interrupted, *limits)
+
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
         """`eval/…` with the most likely actions and, if wanted, `eval_stochastic/…`; empty when interrupted."""
-        config, policy = self._config.eval, self._policy
-        if self._env is None:
-            self._env = make_eval_env(self._config.env, config.episodes, policy.device)
         metrics: dict[str, float] = {}
-        seed = derive_seed(self._config.seed, 3)
         for prefix, deterministic in (("eval", True), ("eval_stochastic", False)):
-            if deterministic or config.stochastic:
-                limits = (config.max_steps, self._config.cuda_graphs)
-                result = evaluate(policy, self._env, config.episodes, seed, deterministic, interrupted, *limits)
+            if deterministic or self._config.eval.stochastic:
+                result = self.measure(deterministic, interrupted)
                 if interrupted():
                     return {}
                 if deterministic:

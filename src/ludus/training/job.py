@@ -14,6 +14,7 @@ from ludus.training.timing import Timing
 
 # Told how far an iteration is: the share of its steps that is done, and the number of batches.
 Show = Callable[[float, int], None]
+OnBatch = Callable[[int], None]  # told how many batches of the iteration are done
 
 
 class Job(ABC):

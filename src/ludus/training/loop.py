@@ -74,12 +74,14 @@ class Counters:
     evaluation_owed: bool = False  # an interrupt cut the epoch's evaluation short
     rollbacks: int = 0
     logged_batches: int = 0  # whose losses are in the batch log
+    epoch_loss: float = 0.0  # the sum of those of the present epoch …
+    epoch_batches: int = 0  # … and how many they are
 
 
 def _counters_from(saved: dict[str, Any]) -> Counters:
     """Counters from a checkpoint, which must be numbers of the right kind."""
     kinds = {name: type(value) for name, value in asdict(Counters()).items()}
-    saved = {"best_task": ""} | saved  # checkpoints of before do not say it
+    saved = {"best_task": "", "epoch_loss": 0.0, "epoch_batches": 0} | saved  # older checkpoints lack these
     values = {name: kind(saved[name]) for name, kind in kinds.items()}
     counts = [value for value in values.values() if type(value) is int]
     if min(counts) < -1 or max(counts) > 10**15 or not math.isfinite(values["seconds"]):
@@ -183,6 +185,7 @@ class Trainer:
         if ends_cycle:
             going &= self._end_cycle(metrics)
         if self.counters.iteration % plan.iterations_per_epoch == 0 or last:
+            self._summarize_epoch()
             going &= self._end_epoch()
         elif self._checkpoint_due():
             self._save()
@@ -282,6 +285,22 @@ class Trainer:
                 raise
             self.console.warning(f"The losses of {len(losses)} batches could not be written: {error.strerror}.")
         self.counters.logged_batches += len(losses)
+        known = losses[torch.isfinite(losses)].double()
+        self.counters.epoch_loss += float(known.sum())
+        self.counters.epoch_batches += len(known)
+
+    def _summarize_epoch(self) -> None:
+        """One line about the loss that is kept of every batch, where there is one."""
+        plan, counters = self.plan, self.counters
+        self._log_batches()
+        if counters.epoch_batches:
+            epoch = math.ceil(counters.iteration / plan.iterations_per_epoch)
+            mean, batches = counters.epoch_loss / counters.epoch_batches, counters.epoch_batches
+            self.console.message(
+                f"epoch {epoch} of {plan.epochs}: mean {self.job.batch_loss} {mean:.4g} over {batches:,} "
+                f"batch{'es' * (batches > 1)}"
+            )
+        counters.epoch_loss, counters.epoch_batches = 0.0, 0
 
     def _is_better(self, metrics: dict[str, float]) -> bool:
         if not metrics:

@@ -22,6 +22,7 @@ from ludus.envs.vec import State, derive_seed, restore_generator
 from ludus.graphs import Graphed, graph_pool
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.heads import MASKED_LOGIT
+from ludus.training.job import OnBatch
 
 Advice = Callable[[Tensor], Tensor]  # observations → what the teacher would do, as the student stores actions
 
@@ -53,7 +54,9 @@ class Distiller:
         self._train = graphed(self._train_on_part)
 
     @torch.inference_mode()
-    def update(self, segments: Segments, progress: float) -> dict[str, Tensor]:
+    def update(
+        self, segments: Segments, progress: float, on_batch: OnBatch = lambda batch: None
+    ) -> dict[str, Tensor]:
         """Improve the student on one rollout; `progress` (0 to 1) is how much of the training is done."""
         config, data = self.config, self._data
         rate = config.learning_rate + (config.learning_rate_final - config.learning_rate) * progress
@@ -63,12 +66,13 @@ class Distiller:
         told = torch.cat([self._advice(obs) for obs in data.observations()])
         data.steps[:, : self.policy.head.action_size] = told
         self.optimizer.skipped.zero_()
-        for _ in range(config.update_epochs):
+        for epoch in range(config.update_epochs):
             self._totals.zero_()
             order = torch.randperm(self._units, generator=self.generator, device=self.policy.device)
-            for ids in order.chunk(config.minibatches):
+            for batch, ids in enumerate(order.chunk(config.minibatches), epoch * config.minibatches + 1):
                 self._ids.copy_(ids)
                 self._train()
+                on_batch(batch)
         self.policy.head.limit_std(torch.inf)
         self.policy.learn_scales(data.observations_of_agents())
         loss, norm = (self._totals / config.minibatches).unbind()

@@ -13,6 +13,7 @@ from ludus.buffers.segments import Segments
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.envs.wrapper import WrappedEnv
 from ludus.errors import ConfigError, EnvError
+from ludus.training.job import OnBatch
 
 
 class StyleReward(WrappedEnv):
@@ -89,13 +90,13 @@ class ImitationJob(PPOJob):
         self._demonstrator = env
         return [StyleReward(group, self.adversary, i) for i, group in enumerate(groups)]
 
-    def _learn(self, segments: Segments, progress: float) -> dict[str, Tensor]:
+    def _learn(self, segments: Segments, progress: float, on_batch: OnBatch) -> dict[str, Tensor]:
         """The two do not see each other's change: rewards were paid when the steps were made.
 
         The discriminator comes first because the caller waits for what PPO skipped: then both are done.
         """
         told = self.adversary.update(self._demonstrator)
-        metrics = super()._learn(segments, progress)
+        metrics = super()._learn(segments, progress, on_batch)
         # In the units of PPO's batches: an iteration in which most of the discriminator's failed is as bad.
         share = self.plan.batches_per_iteration / self.config.adversary.batches
         skipped = (self.adversary.optimizer.skipped * share).ceil()

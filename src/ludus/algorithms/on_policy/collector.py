@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ludus.buffers.segments import SegmentBuffer, Segments, SegmentSchedule
-from ludus.envs.abilities import adapt, lessons_of, load_lessons
+from ludus.envs.abilities import adapt, adapt_every, lessons_of, load_lessons
 from ludus.envs.finite import refuse_non_finite
 from ludus.envs.vec import (
     EpisodeStats,
@@ -307,6 +307,11 @@ class Collector:
     def episode_metrics(self) -> dict[str, float]:
         metrics = rollout_metrics([group.stats for group in self.groups], self._last_metrics)
         return metrics | env_faults([group.env for group in self.groups])
+
+    @property
+    def adapt_every(self) -> int:
+        """Steps between evaluations for `adapt` alone; 0: it is told of the run's own."""
+        return adapt_every(self.groups[0].env)
 
     def adapt(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> None:
         """Tell the environments of an evaluation; where they start elsewhere now, all episodes begin anew."""

@@ -20,8 +20,8 @@ from ludus.envs.mujoco.simulator import lacks_warp
 from ludus.envs.row_space import numbers_in
 from ludus.envs.vec import State, VecEnv, advice_on_faults, derive_seed
 from ludus.policies.factory import make_actor_critic
-from ludus.training.evaluator import PolicyEvaluator, limit_warnings
-from ludus.training.job import Job, Show
+from ludus.training.evaluator import Evaluation, PolicyEvaluator, limit_warnings
+from ludus.training.job import Job, OnBatch, Show
 from ludus.training.ram import refuse_large_networks, refuse_what_cannot_fit
 
 
@@ -31,8 +31,11 @@ class Learner(Protocol):
     optimizer: FlatAdam
     rate_factor: float  # of the set step size, made smaller after trouble
 
-    def update(self, segments: Segments, progress: float) -> dict[str, Tensor]:
-        """All gradient steps that a rollout is good for. Metrics hold `train/skipped_updates`, a tensor."""
+    def update(self, segments: Segments, progress: float, on_batch: OnBatch) -> dict[str, Tensor]:
+        """All gradient steps that a rollout is good for; `on_batch` is told how many are done.
+
+        Metrics hold `train/skipped_updates`, a tensor.
+        """
         ...
 
     def state(self) -> State: ...
@@ -89,20 +92,30 @@ class OnPolicyJob(Job):
         steps = max(1, self.schedule.steps(number))
         self._segments = self.collector.collect(number, lambda t: show(min(1.0, (t + 1) / steps), 0))
         started = time.perf_counter()
-        metrics = self._learn(self._segments, progress)
+        metrics = self._learn(self._segments, progress, lambda batch: show(1.0, batch))
         metrics["train/skipped_updates"] = metrics["train/skipped_updates"].cpu()  # which waits for the update
         self.timing.learn += time.perf_counter() - started
+        self._adapt_if_due(number)
         return metrics
 
-    def _learn(self, segments: Segments, progress: float) -> dict[str, Tensor]:
+    def _adapt_if_due(self, number: int) -> None:
+        """Where the environments are to be told of evaluations at an interval of their own."""
+        every, steps = self.collector.adapt_every, self.plan.steps_per_iteration
+        if every and (number + 1) * steps // every > number * steps // every:
+            self._adapt(self._evaluator.measure(deterministic=True))
+
+    def _adapt(self, evaluation: Evaluation) -> None:
+        self.collector.adapt(evaluation.metrics, evaluation.labels)
+
+    def _learn(self, segments: Segments, progress: float, on_batch: OnBatch) -> dict[str, Tensor]:
         """All gradient steps that a rollout is good for."""
-        return self.learner.update(segments, progress)
+        return self.learner.update(segments, progress, on_batch)
 
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
         metrics = self._evaluator.evaluate(interrupted)
-        if metrics:
+        if metrics and not self.collector.adapt_every:
             assert self._evaluator.newest is not None
-            self.collector.adapt(self._evaluator.newest.metrics, self._evaluator.newest.labels)
+            self._adapt(self._evaluator.newest)
         return metrics
 
     def table(self) -> list[dict[str, Any]]:

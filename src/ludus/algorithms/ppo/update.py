@@ -8,7 +8,9 @@ The derivative of that loss with respect to the networks' outputs is short, so i
 for a value from the device: stops and skips are flags that the optimiser reads there.
 """
 
+import itertools
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -24,6 +26,7 @@ from ludus.buffers.segments import Segments, SegmentSchedule
 from ludus.envs.vec import State, derive_seed, restore_generator
 from ludus.graphs import Graphed, graph_pool
 from ludus.policies.actor_critic import ActorCritic
+from ludus.training.job import OnBatch
 
 _SMALL = 2**16  # steps of a rollout of which copies may be made
 
@@ -81,9 +84,11 @@ class PPO:
 
     # One update ---------------------------------------------------------------------------------
     @torch.inference_mode()  # no bookkeeping for a tape that is never used: each call is a little cheaper
-    def update(self, segments: Segments, progress: float) -> dict[str, Tensor]:
+    def update(
+        self, segments: Segments, progress: float, on_batch: OnBatch = lambda batch: None
+    ) -> dict[str, Tensor]:
         """Improve the policy on one rollout; `progress` (0 to 1) is how much of the training is done."""
-        config = self.config
+        config, batch = self.config, itertools.count(1)
         rate, entropy_coef = self.schedule_rates(progress)
         self._data.load(segments)
         self._gather()
@@ -100,13 +105,14 @@ class PPO:
             if epoch and (config.recompute_advantages or config.rho_clip > 0):
                 self._refresh()
                 self._estimate()
-            self._pass(progress, measured=epoch == config.update_epochs - 1 or config.target_kl > 0)
+            measured = epoch == config.update_epochs - 1 or config.target_kl > 0
+            self._pass(progress, measured, lambda: on_batch(next(batch)))
             if self._asks and bool(self.stopped):
                 break
         self._after(progress)
         return self._losses() | summary | self._after_summary()
 
-    def _pass(self, progress: float, measured: bool) -> None:
+    def _pass(self, progress: float, measured: bool, after_each: Callable[[], None]) -> None:
         """One gradient step on every part."""
         self._begin_measuring()
         parts = self._draw(progress)
@@ -115,6 +121,7 @@ class PPO:
             rows, inputs = self._data.steps.index_select(0, order), self._data.inputs(order)
             for part in zip(rows.chunk(len(parts)), inputs.chunk(len(parts)), strict=True):
                 self.step(self._as_batch(*part, self._data.state, None), measured)
+                after_each()
             return
         train = self._train if measured else self._train_quietly
         for ids, weights in parts:
@@ -122,6 +129,7 @@ class PPO:
             if weights is not None:
                 self._weights.copy_(weights)
             train()
+            after_each()
 
     def _begin_measuring(self) -> None:
         """Anew in each pass, but what is measured stays that of the last pass in which anything was learned."""

@@ -11,7 +11,7 @@ from ludus.buffers.episodes import EpisodeStore, store_bytes
 from ludus.config import make_plan
 from ludus.envs import make_groups
 from ludus.envs.vec import State, VecEnv, advice_on_faults
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, TrainingError
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.evaluator import limit_warnings
 from ludus.training.job import Show
@@ -33,6 +33,7 @@ class OffPolicyJob(ReplayJob):
         policy = make_policy(config, envs[0].obs_space, envs[0].action_space, device)
         longest = replay.longest or envs[0].max_steps or _UNKNOWN_LENGTH
         self.warnings = _check(config, envs[0], plan.total_steps, longest)
+        self._longest = longest
         if unlimited := limit_warnings(config, envs[0]):
             room = f"The replay has room for episodes of {longest:,} steps; a longer one ends the training."
             self.warnings += (*unlimited, f"{room} --replay.longest makes more room.")
@@ -61,7 +62,9 @@ class OffPolicyJob(ReplayJob):
         done, warmup, steps = number * self.plan.steps_per_iteration, self.config.replay.warmup, self._steps
         self.collector.collect(steps, done < warmup, lambda t: show((t + 1) / steps, 0))
         self._collected = done + self.plan.steps_per_iteration
-        if done + self.plan.steps_per_iteration < max(warmup, 1) or not self._ready():
+        if number + 1 == self.plan.total_iterations and self.learner.updates == 0:
+            self._collect_until_ready(at_random=done < warmup)
+        elif self._collected < max(warmup, 1) or not self._ready():
             return {}
         metrics = self._learn(lambda batch: show(1.0, batch))
         self.collector.actor.note()
@@ -72,6 +75,15 @@ class OffPolicyJob(ReplayJob):
         reward = self.config.reward
         wanted = _EPISODES_FOR_UNITS if reward.learned and reward.normalize_returns else 1
         return reward.method == "none" or self.store.total_episodes_added >= wanted
+
+    def _collect_until_ready(self, at_random: bool) -> None:
+        """A training shorter than its warm-up is a trial: its last iteration learns, whatever was skipped."""
+        for _ in range(_EPISODES_FOR_UNITS * self._longest):
+            if self._ready():
+                return
+            self.collector.collect(1, at_random)
+            self._collected += self.collector.rows
+        raise TrainingError("No episode ended in all of the training: there is no return to decompose.")
 
     def cycle_metrics(self) -> dict[str, float]:
         metrics = {**self.collector.episode_metrics(), **super().cycle_metrics()}
@@ -87,11 +99,12 @@ class OffPolicyJob(ReplayJob):
         ratio = replay.train_batches / self.plan.steps_per_iteration
         paid = "paid once per episode, " if config.episodic_reward else ""
         idle = max(0, -(-replay.warmup // self.plan.steps_per_iteration) - 1)  # iterations that only collect
+        learning = max(1, self.plan.total_iterations - idle)
         return [
             self._setting_line(),
             f"{envs:,} environment{'s' * (envs > 1)}, {paid}{ratio:.3g} updates a step after {replay.warmup:,} "
             f"random steps; replay of {replay.capacity:,} rows, {size(self._bytes)}",
-            self._batches_line((self.plan.total_iterations - idle) * replay.train_batches),
+            self._batches_line(learning * replay.train_batches),
         ]
 
     def state(self, whole: bool) -> State:
@@ -135,8 +148,10 @@ def _check(config: ReplayTrainConfig, env: VecEnv, total: int, longest: int) -> 
             f"--replay.capacity {replay.capacity:,} cannot hold one episode of {longest:,} steps and its last "
             f"observation; {longest + 1:,} is the least, a hundred times that is usual."
         )
+    warnings = check_reward_config(config.reward, longest)
     if replay.warmup >= total:
-        raise ConfigError(
-            f"--replay.warmup {replay.warmup:,} leaves nothing to learn in {total:,} steps of training."
+        warnings.append(
+            f"--replay.warmup {replay.warmup:,} is not shorter than the training, {total:,} steps: actions are "
+            "random, and only the last iteration learns. That tries whether all works; to learn, train longer."
         )
-    return tuple(check_reward_config(config.reward, longest))
+    return tuple(warnings)

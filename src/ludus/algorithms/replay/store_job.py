@@ -130,7 +130,8 @@ class StoreJob(Job):
 
     def _batches_line(self, total: int = 0) -> str:
         """How much there is to learn, by default in the batches of the plan."""
-        return f"{total or self.plan.total_batches:,} batches"
+        total = total or self.plan.total_batches
+        return f"{total:,} batch{'es' * (total > 1)}"
 
 
 class Means:

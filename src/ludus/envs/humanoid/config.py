@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal, Self
 
 from ludus.envs.mujoco.terms import TermSettings
-from ludus.ranges import MOST_ENVS, MOST_THREADS, SHARE, Range
+from ludus.ranges import MOST_ENVS, MOST_STEPS, MOST_THREADS, SHARE, Range
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ class HumanoidConfig(TermSettings):
     window: Annotated[int, Range(1, 1_000)] = 10
     """Frames of a window of motion."""
     resample: bool = True
-    """After every evaluation, let episodes start more often where it failed; off: all clips alike for ever."""
+    """Let episodes start more often where evaluations fail; off: all clips alike for ever."""
+    resample_every: Annotated[int, Range(0, MOST_STEPS)] = 0
+    """Environment steps between such changes, each after an evaluation of its own; 0: after every evaluation."""
     resample_floor: Annotated[float, SHARE] = 0.1
     """Share of the starts that stays spread evenly over the clips, whatever fails."""
     resample_smoothing: Annotated[float, SHARE] = 0.5

@@ -156,6 +156,10 @@ class MimicTask(HumanoidTask):
         self._remember_motion(torch.cat([offset.flatten(1), turn, *joints, velocity], dim=1))
 
     # Evaluation ---------------------------------------------------------------------------------
+    @property
+    def adapt_every(self) -> int:
+        return self.config.resample_every if self.config.resample else 0
+
     def adapt(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> bool:
         if not self.config.resample:
             return False
