@@ -1,11 +1,13 @@
 """Images, parts and masks on a GPU: recorded graphs do what plain calls do."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from gymnasium import spaces
 
+import ludus
 from ludus.algorithms.on_policy.collector import Collector
 from ludus.algorithms.ppo.config import PPOConfig
 from ludus.algorithms.ppo.update import PPO
@@ -25,6 +27,7 @@ from ludus.buffers.segments import SegmentSchedule
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.factory import make_replay_policy
 from ludus.policies.policy import PolicyConfig
+from ludus.show.jsonl import read_metrics
 from test_images import BOTH, some_rows
 from test_masks import catch
 
@@ -64,6 +67,22 @@ def test_recorded_updates_learn_what_plain_ones_learn(kwargs: dict[str, Any], se
     plain, recorded = (learned(kwargs, settings, graphs) for graphs in (False, True))
     # Convolutions add in another order, and Adam makes a step of any gradient: a few weights move apart.
     assert float((recorded - plain).norm() / plain.norm()) < 0.01
+
+
+@pytest.mark.parametrize("algo", ["ppo", "sac"])
+def test_a_whole_run_learns_from_images(algo: str, tmp_path: Path) -> None:
+    """With all that a run does before: a plan of its memory, groups of environments, an evaluation."""
+    small: dict[str, Any] = {
+        "policy.image_features": 16,
+        "eval.episodes": 2,
+        "total_steps": 1_024,
+        "env.num_envs": 8,
+    }
+    sizes: dict[str, Any] = {"ppo": {"ppo.horizon": 16, "groups": 2}, "sac": {"replay.warmup": 128}}[algo]
+    run = ludus.train(
+        "gym:dot_env:ludus-test/Dot-v0", run_dir=tmp_path / "run", algo=algo, device="cuda", **small, **sizes
+    )
+    assert read_metrics(run / "metrics.jsonl")[-1]
 
 
 def learned_from_a_replay(kind: str, settings: dict[str, Any], cuda_graphs: bool, device: str) -> torch.Tensor:

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from ludus.envs.vec import State
 from ludus.policies.mlp import laid_out_as
 
+_PART = 2**13  # numbers that one block of the fused kernel walks through: one block for all would leave a GPU idle
+
 
 class FlatAdam:
     """Adam (Kingma & Ba 2015) with a global gradient-norm clip.
@@ -39,6 +41,9 @@ class FlatAdam:
             offset += p.numel()
         self.exp_avg, self.exp_avg_sq = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
         self.steps = torch.zeros((), device=self.flat.device)
+        size = _PART if self.flat.is_cuda else total
+        tensors = (self.flat, self.grad, self.exp_avg, self.exp_avg_sq)
+        self._weights, self._grads, self._means, self._squares = (list(tensor.split(size)) for tensor in tensors)
         self.skipped = torch.zeros((), device=self.flat.device)
 
     def step(self, learning_rate: float | Tensor, stop: Tensor | None = None) -> Tensor:
@@ -52,7 +57,7 @@ class FlatAdam:
         shorten = None if self.max_grad_norm == inf else (norm / self.max_grad_norm).clamp_(min=1.0).float()
         apply = torch._fused_adamw_ if self.weight_decay else torch._fused_adam_
         apply(
-            [self.flat], [self.grad], [self.exp_avg], [self.exp_avg_sq], [], [self.steps],
+            self._weights, self._grads, self._means, self._squares, [], [self.steps] * len(self._weights),
             lr=learning_rate, beta1=0.9, beta2=0.999, weight_decay=self.weight_decay, eps=self.eps,
             amsgrad=False, maximize=False, grad_scale=shorten, found_inf=hold,
         )  # fmt: skip
