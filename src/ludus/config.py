@@ -90,6 +90,8 @@ class TrainConfig:
     """Of the factors in matrix products; sums stay float32. Coarser is faster where the hardware has it."""
     cuda_graphs: bool = True
     """On a GPU, record steps and updates once and replay them; off, to find an error."""
+    start_from: str = ""
+    """A run whose best policy the training starts with, or RUN@STEP; --from for short. What fits is taken."""
     episodic_reward: bool = False
     """Pay the sum of an episode's rewards at its end, and nothing before."""
     env: EnvConfig = field(default_factory=KukaConfig)

@@ -55,6 +55,7 @@ from ludus.training.run_folder import (
     taken_names,
 )
 from ludus.training.run_lock import run_lock
+from ludus.training.starting import pinned_address
 from ludus.trust import MARK, is_mark, mark_as_ours, require_trust
 from ludus.version import __version__
 
@@ -90,16 +91,19 @@ def train(
     elif not isinstance(algo, str):
         raise ConfigError(f"algo is {algo!r}; it must be a name or a ludus.Algorithm.")
     config = apply_overrides(config or find_preset(preset, algo).config, given).with_whole_paths()
+    if config.start_from:
+        config = replace(config, start_from=pinned_address(config.start_from))
     if config.log.wandb and importlib.util.find_spec("wandb") is None:  # before anything is written
         raise ConfigError("W&B logging is on, but the package is missing: `pip install 'ludus[wandb]'`.")
     folder = Path(run_dir) if run_dir else Path("runs") / preset.replace(":", "-") / _run_name(config.seed)
     facts = _facts(preset, config)
     with ExitStack() as held, console or Console() as screen:
         with closing(_trainer(config, folder, facts, screen, callbacks)) as trainer:
+            started = trainer.begin()
             held.enter_context(run_lock(folder))  # settings that do not work have left nothing behind
             _refuse_taken(folder)
             _create_run(folder, config, facts)
-            screen.plan(f"{preset} → {folder}", [*trainer.plan.lines(), *trainer.job.lines()])
+            screen.plan(f"{preset} → {folder}", [*trainer.plan.lines(), *trainer.job.lines(), *started])
             trainer.run()
         _finish(trainer)
     return folder
@@ -126,7 +130,9 @@ def resume(
         checkpoint = _where_to_go_on(address, screen)
         facts = _read_facts(folder) or _facts(folder.resolve().parent.name, config)
         with closing(_trainer(config, folder, facts, screen, callbacks)) as trainer:
-            if checkpoint is not None:
+            if checkpoint is None:
+                trainer.begin()
+            else:
                 trainer.restore(checkpoint, partial(_set_aside, address, screen))
             if trainer.complete and _is_finished(folder, config, checkpoint):
                 raise ConfigError(

@@ -57,7 +57,8 @@ def apply_overrides(config: C, overrides: dict[str, Any]) -> C:
 # What a user asked for --------------------------------------------------------------------------
 def short_names(config: TrainConfig) -> dict[str, str]:
     """Settings of any algorithm that may be given without their section: total_steps for loop.total_steps."""
-    names = {f.name: f"loop.{f.name}" for f in dataclasses.fields(LoopConfig)} | {"clip": "env.clips"}
+    names = {f.name: f"loop.{f.name}" for f in dataclasses.fields(LoopConfig)}
+    names |= {"clip": "env.clips", "from": "start_from"}
     for algorithm in built_in().values():
         names |= algorithm.config.short_names
     return names | dict(config.short_names)

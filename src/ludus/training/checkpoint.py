@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -379,6 +379,20 @@ def load_reward(checkpoint: Path) -> RewardModel:
     if not (checkpoint / "reward.json").exists():
         raise CheckpointError(f"{checkpoint} holds no learned reward: its run was not trained with one.")
     return _load_model(checkpoint / "reward", RewardModel.from_description)
+
+
+def load_description(checkpoint: Path, name: str) -> dict[str, Any]:
+    """What a model says of itself; empty where the checkpoint has none of this name."""
+    return _read_plain(checkpoint / name) if (checkpoint / f"{name}.json").exists() else {}
+
+
+def load_training_tensors(checkpoint: Path, paths: Iterable[str]) -> dict[str, Tensor]:
+    """Of the job's state what lies at these paths and is finite; the rest, which may be large, is not read."""
+    file = checkpoint / "training.safetensors"
+    there, places = _tensors_in(file), {path: f"/state/job/{path}" for path in paths}
+    with safe_open(file, "pt") as tensors:
+        found = {path: tensors.get_tensor(place) for path, place in places.items() if place in there}
+    return {path: tensor for path, tensor in found.items() if bool(tensor.isfinite().all())}
 
 
 def load_training(checkpoint: Path) -> tuple[int, State]:

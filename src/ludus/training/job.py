@@ -82,6 +82,13 @@ class Job(ABC):
     def suspects(self) -> dict[str, Tensor]:
         """What the newest iteration learned from, to be looked at after trouble."""
 
+    def learned_beside(self) -> dict[str, tuple[str, Tensor]]:
+        """What learns beside `models` and may start another training, by name: its path in `state`, itself."""
+        return {}
+
+    def begin_with_new_weights(self) -> None:  # noqa: B027 (most have no copies)
+        """The models were given weights before the first iteration: copies of them follow."""
+
     @abstractmethod
     def lines(self) -> list[str]:
         """The numbers of the run, before it starts."""

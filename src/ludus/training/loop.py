@@ -51,6 +51,7 @@ from ludus.training.evaluator import judged_task
 from ludus.training.interrupt import Interrupt
 from ludus.training.job import Job
 from ludus.training.run_folder import BEST
+from ludus.training.starting import start_from
 
 PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
 _LEVELS = ("epoch", "cycle", "iteration", "batch")
@@ -134,6 +135,10 @@ class Trainer:
     @property
     def checkpoints(self) -> Path:
         return self.run_dir / "checkpoints"
+
+    def begin(self) -> list[str]:
+        """Before the first iteration: take what another run has learned, if asked to; returns lines that tell it."""
+        return start_from(self.job, self.config.start_from) if self.config.start_from else []
 
     # The loop -----------------------------------------------------------------------------------
     def run(self) -> bool:
@@ -494,6 +499,7 @@ class Trainer:
         del self.job  # before another takes as much memory
         self.job = self._make_job(self.config, device)
         self.counters = Counters()
+        self.begin()
 
     def close(self) -> None:
         """Give back processes, threads and files."""

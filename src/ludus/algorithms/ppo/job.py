@@ -20,6 +20,13 @@ class PPOJob(OnPolicyJob):
         config = self.config
         return PPO(self.policy, config.ppo, schedule, config.seed, config.cuda_graphs)
 
+    def learned_beside(self) -> dict[str, tuple[str, Tensor]]:
+        """The value network thinks in units of the returns."""
+        return {"the scale of returns": (f"{self.config.section}/returns/moments", self.learner.returns.moments)}
+
+    def begin_with_new_weights(self) -> None:
+        self.learner.begin_with_new_weights()
+
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
         metrics = super().iteration(number, progress, show)
         if self.config.ppo.kl_control == "adapt":

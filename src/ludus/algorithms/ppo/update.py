@@ -281,6 +281,11 @@ class PPO:
             "initial": None if self._initial is None else self._initial.clone(),
         }
 
+    def begin_with_new_weights(self) -> None:
+        """What `l2_init` pulls towards."""
+        if self._initial is not None:
+            self._initial.copy_(self.optimizer.flat)
+
     def load_state(self, state: State) -> None:
         self.optimizer.load_state(state["optimizer"])
         self.returns.load_state(state["returns"])

@@ -78,6 +78,15 @@ class Agent(ABC):
     def targets(self) -> dict[str, Tensor]:
         """Flat weights of the target networks."""
 
+    def followed(self) -> dict[str, Tensor]:
+        """What each of `targets` follows."""
+        return {}
+
+    def move_targets_there(self) -> None:
+        """Make every target what it follows, as at the beginning."""
+        for name, weights in self.followed().items():
+            self.targets[name].copy_(weights)
+
     @abstractmethod
     def learned(self) -> dict[str, Tensor]:
         """Weights that are not the policy's."""
@@ -204,6 +213,9 @@ class SAC(Agent):
     def targets(self) -> dict[str, Tensor]:
         return self._targets
 
+    def followed(self) -> dict[str, Tensor]:
+        return self._judging
+
     def learned(self) -> dict[str, Tensor]:
         return {**self._judging, "log_alpha": self.log_alpha}
 
@@ -282,6 +294,9 @@ class TD3(Agent):
     def targets(self) -> dict[str, Tensor]:
         return {"actor": self._target_actor, "critics": self._target_weights}
 
+    def followed(self) -> dict[str, Tensor]:
+        return {"actor": self.actor_optimizer.flat, "critics": self.critic_optimizer.flat}
+
     def learned(self) -> dict[str, Tensor]:
         return {"critics": self.critic_optimizer.flat}
 
@@ -333,6 +348,9 @@ class DQN(Agent):
     @property
     def targets(self) -> dict[str, Tensor]:
         return {"policy": self._target_weights}
+
+    def followed(self) -> dict[str, Tensor]:
+        return {"policy": self.optimizer.flat}
 
     def learned(self) -> dict[str, Tensor]:
         return {}

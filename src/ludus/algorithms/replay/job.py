@@ -55,13 +55,29 @@ class ReplayJob(StoreJob):
         reward = self.learner.reward_learner
         if reward is not None and not self._fitted:
             reward.fit(*self.store.returns_and_lengths())
-            self._fitted = True  # known here: asking the model would wait for the GPU
+            self._fitted = True
         return super()._learn(on_batch)
 
     def load_state(self, state: State, iteration: int) -> bool:
+        self._note_units()
+        return super().load_state(state, iteration)
+
+    def learned_beside(self) -> dict[str, tuple[str, Tensor]]:
+        """What judges the policy, and how much it is to explore."""
+        return {
+            f"the {name.replace('log_alpha', 'temperature')}": (f"batches/agent/learned/{name}", tensor)
+            for name, tensor in self.learner.agent.learned().items()
+        }
+
+    @torch.no_grad()
+    def begin_with_new_weights(self) -> None:
+        self.learner.agent.move_targets_there()
+        self._note_units()
+
+    def _note_units(self) -> None:
+        """Whether the reward has units already: known here, because asking the model would wait for a GPU."""
         reward = self.learner.reward_learner
         self._fitted = reward is not None and int(reward.model.return_episodes) > 0
-        return super().load_state(state, iteration)
 
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
         return self._evaluator.evaluate(interrupted)

@@ -107,6 +107,15 @@ class OffPolicyJob(ReplayJob):
             self._batches_line(learning * replay.train_batches),
         ]
 
+    def begin_with_new_weights(self) -> None:
+        super().begin_with_new_weights()
+        self._hand_to_actor()
+
+    def _hand_to_actor(self) -> None:
+        """A copy that acts is one iteration behind: it is handed the weights twice."""
+        self.collector.actor.note()
+        self.collector.actor.note()
+
     def state(self, whole: bool) -> State:
         collector = self.collector.state() if whole else None
         return {**super().state(whole), "store": self.store.state(), "collector": collector}
@@ -114,8 +123,7 @@ class OffPolicyJob(ReplayJob):
     def load_state(self, state: State, iteration: int) -> bool:
         super().load_state(state, iteration)
         self.store.load_state(state["store"])
-        self.collector.actor.note()
-        self.collector.actor.note()
+        self._hand_to_actor()
         if state["collector"] is None:
             self.collector.begin_anew()
             return False
