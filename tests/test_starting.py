@@ -135,29 +135,18 @@ def test_a_run_without_a_checkpoint_starts_from_it_again(sources: Any, tmp_path:
 
 def test_what_fits_is_taken_and_what_does_not_is_named(sources: Any, tmp_path: Path) -> None:
     """Acrobot has six numbers to see and three actions, CartPole four and two."""
-    flags = [
-        "--eval.episodes",
-        "1",
-        "--env.num-envs",
-        "4",
-        "--ppo.horizon",
-        "16",
-        "--total-steps",
-        "64",
+    flags = "--eval.episodes 1 --env.num-envs 4 --ppo.horizon 16 --ppo.minibatches 2 --total-steps 64"
+    start = [
+        "--log.no-report",
         "--policy.hidden",
         "8",
         "8",
-    ]
-    start = [
         "--from",
         f"{sources('ppo')}@final",
         "--run-dir",
         tmp_path / "run",
-        "--log.no-report",
-        "--ppo.minibatches",
-        "2",
     ]
-    result = run(ludus_command("train", "gym:Acrobot-v1", *flags, *start))
+    result = run(ludus_command("train", "gym:Acrobot-v1", *flags.split(), *start))
     assert result.returncode == 0, result.stderr
     assert f"starts from {sources('ppo')}@128: 6 tensors taken" in result.stdout
     new = "new: normalizer (4 → 6), encoder.layers.0 (8 × 4 → 8 × 6), value_encoder.layers.0 (8 × 4 → 8 × 6), "

@@ -137,7 +137,7 @@ class Trainer:
         return self.run_dir / "checkpoints"
 
     def begin(self) -> list[str]:
-        """Before the first iteration: take what another run has learned, if asked to; returns lines that tell it."""
+        """Before the first iteration: take what another run has learned, if asked to; returns lines about it."""
         return start_from(self.job, self.config.start_from) if self.config.start_from else []
 
     # The loop -----------------------------------------------------------------------------------
