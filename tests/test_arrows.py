@@ -43,11 +43,12 @@ MAP = {
     "motion_viewing": "envs errors show",
     "runs": "algorithms.registry config config_files envs errors files policies presets rewards saved_run "
     "settings show training trust version viewing",
+    "run": "config envs export policies rewards runs saved_run show training",
     "commands": "algorithms.registry algorithms.summaries config config_files data envs errors export "
     "motion_viewing presets recording rewards runs saved_run settings show training.run_folder trust",
     "cli": "errors version",  # it finds the verbs of `commands` by name, when one is used
     "__main__": "cli",
-    "__init__": "algorithms.registry gymnasium_ids nn runs saved_run training version",
+    "__init__": "algorithms.registry gymnasium_ids nn run runs saved_run training version",
 }
 
 # Arrows that close a circle for types alone: nothing is imported when the program runs.

@@ -2,8 +2,9 @@
 
 import ludus
 run = ludus.train("kuka-pick-place")
-policy = ludus.load(run)
-action = policy.act(obs, deterministic=True)
+print(run.evaluate(episodes=100))
+policy = run.policy("best")
+action = policy.act(obs)
 """
 
 import importlib
@@ -15,7 +16,8 @@ from ludus.version import __version__
 if TYPE_CHECKING:
     from ludus import nn
     from ludus.algorithms.registry import Algorithm, register_algorithm
-    from ludus.runs import make_env, resume, train
+    from ludus.run import Run, resume, train
+    from ludus.runs import make_env
     from ludus.saved_run import load
     from ludus.training.callbacks import Callback
 
@@ -24,12 +26,13 @@ if TYPE_CHECKING:
 _HOMES = {
     "Algorithm": "ludus.algorithms.registry",
     "Callback": "ludus.training.callbacks",
+    "Run": "ludus.run",
     "load": "ludus.saved_run",
     "make_env": "ludus.runs",
     "nn": "ludus.nn",
     "register_algorithm": "ludus.algorithms.registry",
-    "resume": "ludus.runs",
-    "train": "ludus.runs",
+    "resume": "ludus.run",
+    "train": "ludus.run",
 }
 
 register_with_gymnasium()
@@ -37,6 +40,7 @@ register_with_gymnasium()
 __all__ = [
     "Algorithm",
     "Callback",
+    "Run",
     "__version__",
     "load",
     "make_env",

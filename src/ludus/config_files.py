@@ -2,11 +2,14 @@
 
 import dataclasses
 import json
+import math
+import os
 import types
 import typing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from ludus.config import C, TrainConfig
@@ -112,6 +115,15 @@ def _replace(base: Any, values: dict[str, Any], path: str) -> Any:
     return dataclasses.replace(base, **changes)
 
 
+def _whole_number(value: Any) -> int | None:
+    """2e3 and numpy's integers as what they are; YAML reads 1e5 as text. None for what is no whole number."""
+    try:
+        number = float(value) if isinstance(value, str | float | np.number) else math.nan
+    except ValueError:
+        return None
+    return int(value) if isinstance(value, np.integer) else int(number) if number.is_integer() else None
+
+
 def _coerce(value: Any, hint: Any, name: str) -> Any:
     """`value` as the field's type, or a clear error."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -121,7 +133,7 @@ def _coerce(value: Any, hint: Any, name: str) -> Any:
         return value
     if origin in (typing.Union, types.UnionType):
         return value
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int | float | np.number) and not isinstance(value, bool):
         return float(value)
     if hint is float and isinstance(value, str):  # YAML reads 1e-3 as text
         try:
@@ -132,5 +144,9 @@ def _coerce(value: Any, hint: Any, name: str) -> Any:
         return value
     if hint in (int, bool, str) and type(value) is hint:
         return value
+    if hint is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hint is int and (whole := _whole_number(value)) is not None:
+        return whole
     wanted = " or ".join(map(repr, arguments)) if origin is typing.Literal else getattr(hint, "__name__", hint)
     raise ConfigError(f"{name} is {value!r}; it must be {wanted}.")

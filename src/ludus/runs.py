@@ -24,6 +24,7 @@ from ludus.config import TrainConfig, to_dict
 from ludus.config_files import PlainDumper, read_table
 from ludus.envs import EnvConfig, display_of, make_vec_env, sees_by_warp
 from ludus.envs.abilities import tabulate
+from ludus.envs.given import about_given, told_name
 from ludus.envs.mujoco.terms import TermSettings
 from ludus.envs.showing import make_shown_env, make_trial_env
 from ludus.envs.vec import VecEnv, derive_seed
@@ -75,13 +76,7 @@ def train(
     network_kwargs: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Path:
-    """Train a preset or `gym:ID` and return the run's folder.
-
-    Settings go by their names in `ludus train PRESET --help`, nested ones as dicts or dotted:
-    `ludus.train("kuka-pick-place", seed=1, ppo={"gamma": 0.98}, overrides={"loop.total_steps": 200_000})`.
-    `config` replaces the preset's own. `network`: a torch.nn.Module class of your own, made of the shape of one
-    observation and `network_kwargs` (docs/networks.md).
-    """
+    """Train a preset or `gym:ID` and return the run's folder; `ludus.train` tells what the others are."""
     given = {**settings, **(overrides or {})}
     if network is not None:
         given |= {"policy.network": name_of_network(network), "policy.network_kwargs": network_kwargs or {}}
@@ -95,7 +90,8 @@ def train(
         config = replace(config, start_from=pinned_address(config.start_from))
     if config.log.wandb and importlib.util.find_spec("wandb") is None:  # before anything is written
         raise ConfigError("W&B logging is on, but the package is missing: `pip install 'ludus[wandb]'`.")
-    folder = Path(run_dir) if run_dir else Path("runs") / preset.replace(":", "-") / _run_name(config.seed)
+    told = told_name(preset)
+    folder = Path(run_dir) if run_dir else Path("runs") / told.replace(":", "-") / _run_name(config.seed)
     facts = _facts(preset, config)
     with ExitStack() as held, console or Console() as screen:
         with closing(_trainer(config, folder, facts, screen, callbacks)) as trainer:
@@ -103,7 +99,8 @@ def train(
             held.enter_context(run_lock(folder))  # settings that do not work have left nothing behind
             _refuse_taken(folder)
             _create_run(folder, config, facts)
-            screen.plan(f"{preset} → {folder}", [*trainer.plan.lines(), *trainer.job.lines(), *started])
+            lines = [*trainer.plan.lines(), *trainer.job.lines(), *started, *about_given(config.env)]
+            screen.plan(f"{told} → {folder}", lines)
             trainer.run()
         _finish(trainer)
     return folder
@@ -220,6 +217,11 @@ def _what_next(trainer: Trainer) -> list[str]:
         if table := display_of(config.env).table:  # then the starts are fixed, and so is their number
             measured, starts = _command("eval", folder), f"{table.kind} by {table.kind}"
         used = {measured: f"how good it is, {starts}", _command("play", folder): "watch it in the browser"}
+    if about_given(config.env):  # which the command would not find
+        used = {
+            "run.evaluate(episodes=200)": "how good it is, on new starts",
+            "run.policy().act(obs)": "what it does",
+        }
     used[_command("report", folder)] = f"all in one page: {folder}/report.html"
     if config.log.tensorboard:
         used[f"tensorboard --logdir {shlex.quote(str(folder / 'tb'))}"] = "all metrics"

@@ -10,7 +10,7 @@ from typing import Any
 from ludus.algorithms.registry import algorithms_with, built_in, find_algorithm
 from ludus.config import C, LoopConfig, TrainConfig, to_dict
 from ludus.config_files import from_dict, read_values
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, did_you_mean
 from ludus.policies.policy import LAYER_SETTINGS, LAYERS_AFTER
 
 
@@ -44,6 +44,8 @@ def algo_in(path: Path) -> str:
 def apply_overrides(config: C, overrides: dict[str, Any]) -> C:
     """`{"seed": 1, "ppo.learning_rate": 1e-3}` or nested dicts over a configuration."""
     refuse_foreign(config, _names(overrides))
+    for name in overrides:
+        _refuse_unknown(name, config)
     nested: dict[str, Any] = {}
     for name, value in overrides.items():
         *path, last = _full_name(name, value, config).split(".")
@@ -56,12 +58,30 @@ def apply_overrides(config: C, overrides: dict[str, Any]) -> C:
 
 # What a user asked for --------------------------------------------------------------------------
 def short_names(config: TrainConfig) -> dict[str, str]:
-    """Settings of any algorithm that may be given without their section: total_steps for loop.total_steps."""
-    names = {f.name: f"loop.{f.name}" for f in dataclasses.fields(LoopConfig)}
-    names |= {"clip": "env.clips", "from": "start_from"}
-    for algorithm in built_in().values():
-        names |= algorithm.config.short_names
+    """Settings that may be given without their section: total_steps for loop.total_steps.
+
+    Those of other algorithms are known, too, to be refused by their right names.
+    """
+    names = {
+        short: full for algorithm in built_in().values() for short, full in algorithm.config.short_names.items()
+    }
+    names |= {
+        name: f"{sections[0]}.{name}" for name, sections in _sections_of(config).items() if len(sections) == 1
+    }
+    names |= {f.name: f"loop.{f.name}" for f in dataclasses.fields(LoopConfig)} | {"from": "start_from"}
+    names |= {"clip": "env.clips"} if hasattr(config.env, "clips") else {}
     return names | dict(config.short_names)
+
+
+def _sections_of(config: TrainConfig) -> dict[str, list[str]]:
+    """The sections in which each setting is found; without those that stand outside of any."""
+    found: dict[str, list[str]] = {}
+    for section in dataclasses.fields(config):
+        if dataclasses.is_dataclass(values := getattr(config, section.name)):
+            for setting in dataclasses.fields(values):
+                found.setdefault(setting.name, []).append(section.name)
+    whole = {f.name for f in dataclasses.fields(config)}
+    return {name: sections for name, sections in found.items() if name not in whole}
 
 
 @functools.cache
@@ -151,6 +171,18 @@ def _names(values: dict[str, Any]) -> list[str]:
         inner = _names(value) if isinstance(value, dict) else []
         found += [f"{name}.{part}" for part in inner] or [str(name)]
     return found
+
+
+def _refuse_unknown(name: str, config: TrainConfig) -> None:
+    """A sentence for a name that no section has, or several. Dotted names are looked at as they are applied."""
+    short, sections = short_names(config), _sections_of(config)
+    if "." in name or hasattr(config, name) or name in short:
+        return
+    if name in sections:
+        told = " or ".join(f"{section}={{{name!r}: …}}" for section in sections[name])
+        raise ConfigError(f"{name!r} is a setting of {' and '.join(sections[name])}: say which, {told}.")
+    known = [f.name for f in dataclasses.fields(config)]
+    raise ConfigError(f"unknown setting {name!r}.{did_you_mean(name, [*known, *short])}")
 
 
 def _full_name(name: str, value: Any, config: TrainConfig) -> str:

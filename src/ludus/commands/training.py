@@ -59,7 +59,7 @@ def _train(name: str, rest: list[str]) -> None:
             f"{find_preset(name).summary} Another --algo ({', '.join(algorithm_names())}) brings settings and "
             "defaults of its own. Also: --config FILE (settings from a YAML file, before the flags), --trust "
             "(import the code that such a file names), --run-dir DIR (where the run goes), and without their "
-            f"section {_short_flags(base)}."
+            f"section {_short_flags(base)} and whatever only one section has."
         ),
     )
     config = settle(config, _names_given(rest))
@@ -68,10 +68,12 @@ def _train(name: str, rest: list[str]) -> None:
 
 
 def _short_flags(config: "TrainConfig") -> str:
-    """Those that this configuration has."""
+    """Those that this configuration has, of the loop and by another name."""
     from ludus.settings import short_names
 
-    known = [short for short, full in short_names(config).items() if _has(config, full)]
+    short = {name: full for name, full in short_names(config).items() if _has(config, full)}
+    by_another_name = (*config.short_names.values(), "env.clips")
+    known = [name for name, full in short.items() if full in (f"loop.{name}", *by_another_name)]
     return ", ".join(f"--{short.replace('_', '-')}" for short in known)
 
 

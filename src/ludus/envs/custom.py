@@ -1,4 +1,4 @@
-"""A user's own batched environment: any callable that makes a `VecEnv`, named as "module:callable"."""
+"""A user's own batched environment: a callable that makes a `VecEnv` or Gymnasium's `VectorEnv`."""
 
 import inspect
 from collections.abc import Callable
@@ -7,7 +7,10 @@ from typing import Annotated, Any
 
 import gymnasium as gym
 import torch
+from gymnasium.vector import VectorEnv
 
+from ludus.envs.given import given, is_given, takes_number, told_name
+from ludus.envs.gym.vector import VectorRows
 from ludus.envs.importing import find_callable
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, EnvError, LudusError
@@ -19,7 +22,7 @@ _ACTION_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete)
 
 @dataclass(frozen=True)
 class VecConfig:
-    """A batched environment of your own: a VecEnv."""
+    """A batched environment of your own: a VecEnv, or a VectorEnv of Gymnasium."""
 
     factory: str = ""
     """The module and the callable there that makes it: "my_module:make_env"."""
@@ -31,31 +34,44 @@ class VecConfig:
     @property
     def imports(self) -> tuple[str, ...]:
         """Modules that this configuration names."""
-        return (self.factory.partition(":")[0],)
+        return () if is_given(self.factory) else (self.factory.partition(":")[0],)
 
 
 def make_custom(config: VecConfig, num_envs: int, device: torch.device | str, evaluation: bool) -> VecEnv:
     """A group of `num_envs` environments. The callable is told `device` and `evaluation` if it names them."""
     factory = find_env_factory(config.factory)
-    arguments = _arguments(factory, config, num_envs, torch.device(device), evaluation)
+    name = told_name(f"vec:{config.factory}")
+    arguments = _arguments(factory, config, name, num_envs, torch.device(device), evaluation)
     try:
         env = factory(**arguments)
     except LudusError:
         raise
     except Exception as error:
-        raise EnvError(f"vec:{config.factory} could not be made: {type(error).__name__}: {error}") from error
-    _check_contract(env, config.factory, num_envs, torch.device(device))
+        raise EnvError(f"{name} could not be made: {type(error).__name__}: {error}") from error
+    if isinstance(env, VectorEnv):
+        env = VectorRows(env, name)
+    fixed = is_given(config.factory) and not takes_number(factory)  # it has the rows that it has
+    _check_contract(env, name, None if fixed and evaluation else num_envs, torch.device(device))
     return env
 
 
 def find_env_factory(path: str) -> Callable[..., Any]:
-    """The callable of "module:callable"."""
-    return find_callable(path, "", "batched environment", ("VecEnv",))
+    """The callable of "module:callable", or one that a program handed over."""
+    if is_given(path):
+        return given(path).make
+    return find_callable(path, "", "batched environment", ("VecEnv", "VectorEnv"))
 
 
 def _arguments(
-    factory: Callable[..., Any], config: VecConfig, num_envs: int, device: torch.device, evaluation: bool
+    factory: Callable[..., Any],
+    config: VecConfig,
+    name: str,
+    num_envs: int,
+    device: torch.device,
+    evaluation: bool,
 ) -> dict[str, Any]:
+    if is_given(config.factory) and not takes_number(factory):
+        return dict(config.kwargs)
     try:
         signature = inspect.signature(factory)
     except ValueError:  # written in C: it cannot be asked what it takes
@@ -67,14 +83,17 @@ def _arguments(
         signature.bind(**arguments)  # here, so that a TypeError inside it is not taken for this
     except TypeError as error:
         names = ", ".join(arguments)
-        raise ConfigError(f"vec:{config.factory}{signature} cannot be called with {names}: {error}.") from error
+        raise ConfigError(f"{name}{signature} cannot be called with {names}: {error}.") from error
     return arguments
 
 
-def _check_contract(env: Any, factory: str, num_envs: int, device: torch.device) -> None:
-    what = f"vec:{factory} makes"
+def _check_contract(env: Any, name: str, num_envs: int | None, device: torch.device) -> None:
+    """`num_envs`: how many it must have; None: any number."""
+    what = f"{name} makes"
     if not isinstance(env, VecEnv):
-        raise ConfigError(f"{what} a {type(env).__name__}; it must be a ludus.envs.vec.VecEnv.")
+        raise ConfigError(
+            f"{what} a {type(env).__name__}; it must be a ludus.envs.vec.VecEnv or a gymnasium.vector.VectorEnv."
+        )
     missing = [name for name in _ATTRIBUTES if not hasattr(env, name)]
     if missing:
         raise ConfigError(f"{what} a VecEnv without {' and '.join(missing)}: set them before it is returned.")
@@ -87,7 +106,7 @@ def _check_contract(env: Any, factory: str, num_envs: int, device: torch.device)
         )
     if env.device.type not in ("cpu", device.type):
         raise ConfigError(f"{what} a VecEnv on {env.device}; train with --device {env.device.type}.")
-    if env.num_rows != num_envs * env.agents_per_env:
+    if num_envs is not None and env.num_rows != num_envs * env.agents_per_env:
         raise ConfigError(
             f"{what} a VecEnv of {env.num_rows} rows; {num_envs} environments of {env.agents_per_env} "
             f"agents are {num_envs * env.agents_per_env}."

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig
+from ludus.envs import available_cores
+from ludus.envs.given import Given, given, is_given
 from ludus.envs.gym.env import GymConfig, find_spec
 from ludus.policies.policy import PolicyConfig
 from ludus.presets import locomotion
@@ -150,6 +152,8 @@ _TUNED_FAMILIES: dict[str | None, Callable[[PPOTrainConfig], PPOTrainConfig]] = 
 
 def preset_for(env_id: str) -> Preset:
     spec = find_spec(env_id)  # an unknown id is refused here, before anything is built
+    if is_given(env_id):
+        return _preset_for_given(env_id, given(env_id))
     config = dataclasses.replace(_DEFAULT, env=GymConfig(id=env_id))
     if env_id in _TUNED:
         config = _TUNED[env_id](config)
@@ -158,3 +162,14 @@ def preset_for(env_id: str) -> Preset:
     if config.ppo is locomotion.PPO:
         config = dataclasses.replace(config, env=GymConfig(id=env_id, num_envs=64))
     return Preset(f"gym:{env_id}", f"Gymnasium's {spec.id}.", config)
+
+
+def _preset_for_given(env_id: str, made: Given) -> Preset:
+    """An object is trained with the settings of the registered environment that it is one of."""
+    config = preset_for(made.like).config if made.like else dataclasses.replace(_DEFAULT, env=GymConfig())
+    number = made.num_envs or config.env.num_envs
+    workers = min(available_cores(), number) if made.in_processes else 0
+    env = GymConfig(id=env_id, num_envs=number, workers=workers)
+    return Preset(
+        f"gym:{env_id}", "An environment handed over by a program.", dataclasses.replace(config, env=env)
+    )

@@ -20,9 +20,9 @@ from ludus.envs.vec import State, derive_seed
 from ludus.errors import CheckpointError, EnvError, tell_exception
 
 NO_LIMIT = 2**62  # steps
-_NUM_SEEDS = 2**31  # some environments hand their seed to C code, which takes no more
+NUM_SEEDS = 2**31  # some environments hand their seed to C code, which takes no more
 _LOST = "its episode was lost before"
-_SUCCESS_KEYS = ("is_success", "success")
+SUCCESS_KEYS = ("is_success", "success")
 # Types of numbers and flags that need no second look.
 _NUMBERS = frozenset({float, int, bool, np.bool_, *(np.dtype(c).type for c in "efdbhilqBHILQ")})
 _FLAGS = frozenset({bool, np.bool_})
@@ -74,6 +74,7 @@ class EnvBlock(ABC):
         self._row_space = of.obs if isinstance(of.obs, RowSpace) else None
         self._may_be_nan = of.obs.dtype == np.float32 or self._row_space is not None
         self._limit = limit
+        self.limit = 0 if limit == NO_LIMIT else limit  # steps an episode may take; 0: no end is known
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
         self._started = [0] * len(self.envs)  # tick at which the episode began
         self._lost: dict[int, int] = {}  # environments whose episode cannot go on → seed of the next
@@ -188,12 +189,12 @@ class EnvBlock(ABC):
         self._steps[env] = _step_of_lost_episode
 
     def _new_seed(self, env: int, *path: int) -> int:
-        return derive_seed(self.seed, self._first_env + env, *path) % _NUM_SEEDS
+        return derive_seed(self.seed, self._first_env + env, *path) % NUM_SEEDS
 
     def _look_for_success(self, info: Any) -> None:
         if not isinstance(info, dict):
             raise EnvError(f"{self.name} gives an info that is a {type(info).__name__}; it must be a dict.")
-        self.success_seen = self.success_seen or any(key in info for key in _SUCCESS_KEYS)
+        self.success_seen = self.success_seen or any(key in info for key in SUCCESS_KEYS)
 
     # Values ---------------------------------------------------------------------------------------
     def _numbers(self, obs: np.ndarray) -> np.ndarray:
@@ -367,7 +368,7 @@ STEP_FORM = "it must give (obs, reward, terminated, truncated, info)."
 
 
 def _success_of(info: dict[str, Any]) -> float:
-    value: Any = next((info[key] for key in _SUCCESS_KEYS if key in info), None)
+    value: Any = next((info[key] for key in SUCCESS_KEYS if key in info), None)
     try:
         return float(value) if type(value) in _NUMBERS else math.nan
     except OverflowError:

@@ -6,8 +6,9 @@ With `workers` the same environments run in processes of their own (`workers.py`
 """
 
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import gymnasium as gym
 import mujoco
@@ -16,11 +17,12 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
+from ludus.envs.given import given, is_given, told_name
 from ludus.envs.gym.block import GrowthGuard, Recipe, warn_inexact
 from ludus.envs.gym.make import ATARI, GymRecipe
 from ludus.envs.gym.rows import step_of
 from ludus.envs.gym.workers import GymWorkersVecEnv
-from ludus.envs.importing import import_module_of
+from ludus.envs.importing import find_callable, import_module_of
 from ludus.envs.row_state import check_fits
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.errors import ConfigError, did_you_mean
@@ -32,7 +34,8 @@ class GymConfig:
     """A Gymnasium environment."""
 
     id: str = "CartPole-v1"
-    """Its registered id. "my_package:MyEnv-v0" imports my_package first."""
+    """Its registered id. "my_package:MyEnv-v0" imports my_package first; "my_module:MyEnv" is a class or function
+    there that makes it, registered or not."""
     num_envs: Annotated[int, Range(1, MOST_ENVS)] = 8
     """Environments that step together."""
     workers: Annotated[int, Range(0, MOST_THREADS)] = 0
@@ -54,36 +57,57 @@ class GymConfig:
 def make_gym(config: GymConfig, num_envs: int) -> VecEnv:
     """A group of `num_envs` environments."""
     module = config.id.rpartition(":")[0] or (ATARI if config.id.startswith("ALE/") else "")
+    spec, make = find_env(config.id)
     recipe = GymRecipe(
-        f"gym:{config.id}",
-        module,
-        find_spec(config.id),
+        told_name(f"gym:{config.id}"),
+        module if make is None else "",
+        spec,
         config.max_steps,
         dict(config.kwargs),
         config.action_masks,
+        make,
     )
     if config.workers == 0:
         env: VecEnv = GymVecEnv(recipe, num_envs)
     else:
         env = GymWorkersVecEnv(recipe, num_envs, min(config.workers, num_envs))
-    env.max_steps = config.max_steps or recipe.spec.max_episode_steps or 0
+    env.max_steps = config.max_steps or recipe.spec.max_episode_steps or env.max_steps
     return env
 
 
-def find_spec(env_id: str) -> EnvSpec:
-    """The registration of "CartPole-v1" or "my_package:MyEnv-v0"."""
+class FoundEnv(NamedTuple):
+    """What an id stands for."""
+
+    spec: EnvSpec
+    make: Callable[..., gym.Env] | None = None  # of one that is not registered
+
+
+def find_env(env_id: str) -> FoundEnv:
+    """The registration of "CartPole-v1" or "my_package:MyEnv-v0", or the class or function "my_module:MyEnv"."""
     module, _, name = env_id.rpartition(":")
-    if module:
-        import_module_of(module, env_id)  # which registers it
-    elif name.startswith("ALE/"):
+    if is_given(env_id):
+        return _unregistered(told_name(env_id), given(env_id).make)
+    found = import_module_of(module, env_id) if module else None  # which may register it
+    if name.startswith("ALE/") and not module:
         _import_atari(env_id)
     try:
-        return gym.spec(name)
+        return FoundEnv(gym.spec(name))
     except gym.error.Error as error:
+        if callable(getattr(found, name, None)):
+            return _unregistered(name, find_callable(env_id, "", "Gymnasium environment", ("Env",)))
         raise ConfigError(
             f"There is no Gymnasium environment {name!r}.{did_you_mean(name, gym.registry)} One of another "
-            "package is named with the module that registers it, as in 'my_package:MyEnv-v0'."
+            "package is named with the module that registers it or has its class, as in 'my_package:MyEnv-v0'."
         ) from error
+
+
+def _unregistered(name: str, make: Callable[..., gym.Env]) -> FoundEnv:
+    return FoundEnv(EnvSpec(name, entry_point=make), make)
+
+
+def find_spec(env_id: str) -> EnvSpec:
+    """The registration alone."""
+    return find_env(env_id).spec
 
 
 def _import_atari(env_id: str) -> None:
@@ -104,6 +128,7 @@ class BlockVecEnv(VecEnv):
         self.num_rows = num_envs * block.agents_per_env
         self.obs_space, self.action_space = block.of.obs, block.of.action
         self.stacked_frames = block.of.stacked_frames
+        self.max_steps = block.limit
         self._actions: Any = None
         self._growth = GrowthGuard()
 

@@ -3,19 +3,26 @@
 import contextlib
 import importlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import mujoco
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, OrderEnforcing, TimeLimit
+from gymnasium.wrappers import (
+    AtariPreprocessing,
+    FrameStackObservation,
+    OrderEnforcing,
+    PassiveEnvChecker,
+    TimeLimit,
+)
 
+from ludus.envs.given import Several
 from ludus.envs.gym.block import NO_LIMIT, EnvRaisedError, GymBlock
 from ludus.envs.gym.spaces import MaskSource, adapt_spaces, mask_in_info, may_be_masked
 from ludus.envs.row_space import RowSpace, is_image
-from ludus.errors import ConfigError, tell_exception
+from ludus.errors import ConfigError, LudusError, tell_exception
 
 ATARI = "ale_py"  # the package that registers ALE/…
 _RAW = ("frameskip", "obs_type")  # who sets one of these wants the emulator as it is
@@ -30,11 +37,12 @@ class GymRecipe(NamedTuple):
     max_steps: int  # 0 = the environment's own limit
     kwargs: dict[str, Any]
     masks: bool = True  # heed the masks of valid actions
+    make: Callable[..., gym.Env] | None = None  # in place of the registration
 
     def make_block(self, count: int, first_env: int = 0) -> GymBlock:
         if self.module:
             importlib.import_module(self.module)
-        envs, limit = make_envs(self, count)
+        envs, limit = make_envs(self, count, first_env)
         obs_space, action_space = envs[0].observation_space, envs[0].action_space
         of = adapt_spaces(obs_space, action_space, self.name, self._mask_source(envs[0]), self.masks)
         if not isinstance(of.obs, RowSpace):
@@ -56,38 +64,49 @@ class GymRecipe(NamedTuple):
         return mask_in_info(result)
 
 
-def make_envs(recipe: GymRecipe, count: int) -> tuple[list[gym.Env], int]:
+def make_envs(recipe: GymRecipe, count: int, first: int = 0) -> tuple[list[gym.Env], int]:
     """Environments and their time limit in steps."""
     with _each_mujoco_warning_once(recipe.name):
-        made = [_make_env(recipe) for _ in range(count)]
+        made = [_make_env(recipe, first + i) for i in range(count)]
     return [env for env, _ in made], made[0][1]
 
 
-def _make_env(recipe: GymRecipe) -> tuple[gym.Env, int]:
+def _make_env(recipe: GymRecipe, number: int) -> tuple[gym.Env, int]:
     """Without the wrappers that only check or count; the time limit is left to the block."""
     is_atari = recipe.spec.namespace == "ALE" and not any(name in recipe.kwargs for name in _RAW)
     kwargs = recipe.kwargs | ({"frameskip": 1} if is_atari else {})
     try:
-        env = gym.make(recipe.spec, max_episode_steps=recipe.max_steps or None, disable_env_checker=True, **kwargs)
+        env = _made(recipe, number, kwargs)
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise ConfigError(f"{recipe.name} needs a package that is not installed: {error}") from error
     except TypeError as error:
         raise ConfigError(f"{recipe.name} cannot be made with kwargs {recipe.kwargs}: {error}") from error
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, LudusError):
         raise
     except BaseException as error:
         raise EnvRaisedError(f"{recipe.name} could not be made: {tell_exception(error)}") from error
     limit = NO_LIMIT
     # Gymnasium's own outermost wrappers only: the block counts steps and calls in the right order itself.
     if type(env) is TimeLimit:
-        assert env.spec is not None
-        assert env.spec.max_episode_steps is not None
-        limit, env = env.spec.max_episode_steps, env.env
-    if type(env) is OrderEnforcing:
+        limit, env = env._max_episode_steps, env.env
+    while isinstance(env, gym.Wrapper) and type(env) in (OrderEnforcing, PassiveEnvChecker):
         env = env.env
+    if recipe.make is not None:
+        limit = recipe.max_steps or limit
     _quicken(env.unwrapped.action_space)
     # Four frames a step, the last four steps in grey at 84 × 84, as Mnih et al. (2015) saw them.
     return (FrameStackObservation(AtariPreprocessing(env), 4) if is_atari else env), limit
+
+
+def _made(recipe: GymRecipe, number: int, kwargs: dict[str, Any]) -> gym.Env:
+    """One environment, as its registration or its maker has it."""
+    make, limit = recipe.make, recipe.max_steps or None
+    if make is None:
+        return gym.make(recipe.spec, max_episode_steps=limit, disable_env_checker=True, **kwargs)
+    env = (make.at(number) if isinstance(make, Several) else make)(**kwargs)
+    if not isinstance(env, gym.Env):
+        raise ConfigError(f"{recipe.name} makes a {type(env).__name__}, which is no Gymnasium environment.")
+    return env
 
 
 def _stacked_frames(env: gym.Env) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
+from ludus.envs.given import given, is_given, told_name
 from ludus.envs.gym.block import NO_LIMIT, EnvRaisedError
 from ludus.envs.gym.env import BlockVecEnv
 from ludus.envs.gym.pettingzoo_block import ParallelBlock
@@ -44,6 +45,8 @@ class PettingZooConfig:
     def imports(self) -> tuple[str, ...]:
         """Modules that this configuration names, less those of PettingZoo's own environments."""
         module, _, name = self.id.rpartition(":")
+        if is_given(self.id):
+            return ()
         if "/" in name:  # a registered name
             return (module,) if module else ()
         if not module and name.startswith("pettingzoo."):  # its `parallel_env`
@@ -54,15 +57,19 @@ class PettingZooConfig:
 def make_pettingzoo(config: PettingZooConfig, num_envs: int) -> VecEnv:
     """A group of `num_envs` environments."""
     recipe = ParallelRecipe(
-        f"pettingzoo:{config.id}", config.id, config.max_steps, dict(config.kwargs), config.action_masks
+        told_name(f"pettingzoo:{config.id}"), config.id, config.max_steps, dict(config.kwargs), config.action_masks
     )
     if config.workers == 0:
         return PettingZooVecEnv(recipe, num_envs)
+    if is_given(config.id):
+        raise ConfigError(f"{recipe.name} was handed over as an object, which no worker has: use workers=0.")
     return GymWorkersVecEnv(recipe, num_envs, min(config.workers, num_envs))
 
 
 def find_factory(env_id: str) -> Callable[..., Any]:
     """The callable of "module:callable", `parallel_env` of "module", or one that makes "namespace/name-v0"."""
+    if is_given(env_id):
+        return given(env_id).make
     module, _, name = env_id.rpartition(":")
     if "/" not in name:
         own = not env_id.startswith("pettingzoo.")

@@ -81,6 +81,7 @@ class GymWorkersVecEnv(VecEnv):
         self.num_rows = num_rows = num_envs * probe.agents_per_env
         self.obs_space, self.action_space = probe.of.obs, probe.of.action
         self.stacked_frames = probe.of.stacked_frames
+        self.max_steps = probe.limit
         context = process_context(preload=__name__)
         memory = context.RawArray("b", Rows.num_bytes(num_rows, probe.of))
         self._rows = Rows.over(memory, num_rows, probe.of)

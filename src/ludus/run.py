@@ -1,0 +1,207 @@
+"""The Python face of Ludus: `ludus.train` and the `Run` that it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from ludus import runs
+from ludus.config import TrainConfig
+from ludus.envs.given import give_again, name_of_env
+from ludus.envs.vec import VecEnv
+from ludus.policies.policy import MakeNetwork, Policy
+from ludus.saved_run import holds_policy, load, run_config, run_folder
+from ludus.show.console import Console
+from ludus.show.jsonl import read_metrics
+from ludus.training.address import read_address
+from ludus.training.callbacks import Callback
+
+Environment = str | type | Callable[..., Any] | gym.Env | VectorEnv | VecEnv
+"""What can be trained in: a name, or an object that is an environment or makes one."""
+
+if TYPE_CHECKING:
+    _Path = Path
+else:
+    _Path = type(Path())  # Python 3.11 has no other way to a path of one's own
+
+
+def train(
+    environment: Environment,
+    /,
+    run_dir: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    console: Console | None = None,
+    config: TrainConfig | None = None,
+    overrides: dict[str, Any] | None = None,
+    network: MakeNetwork | str | None = None,
+    network_kwargs: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Run:
+    """Train a policy, and return the run.
+
+    `environment`: the name of a preset, `"gym:CartPole-v1"`, a class of Gymnasium environments, a function that
+    makes one, an instance (copies of it are trained in), a Gymnasium vector environment, or a `VecEnv` of Ludus.
+    A PettingZoo environment is taken in the same ways.
+
+    `settings` go by their names in `ludus train PRESET --help`. One that only one section has needs no section:
+    `ludus.train("gym:CartPole-v1", seed=1, total_steps=2e4, learning_rate=1e-3)`. Others are dicts or dotted:
+    `eval={"every": 5_000}`, `overrides={"eval.every": 5_000}`. `algo` is an algorithm's name or a
+    `ludus.Algorithm`; `config` replaces the preset's own settings.
+
+    `network`: a `torch.nn.Module` class of your own, made of the shape of one observation and `network_kwargs`.
+    `run_dir`: the folder of the run; by default a new one under `runs/`.
+    """
+    name = environment if isinstance(environment, str) else name_of_env(environment)
+    folder = runs.train(name, run_dir, callbacks, console, config, overrides, network, network_kwargs, **settings)
+    return Run(folder)
+
+
+def resume(
+    run: str | Path,
+    callbacks: Sequence[Callback] = (),
+    console: Console | None = None,
+    overrides: dict[str, Any] | None = None,
+    trust: bool = False,
+    env: Environment | None = None,
+) -> Run:
+    """Go on with a run exactly where it was: from its newest intact checkpoint, or from its beginning.
+
+    `overrides` changes settings: `{"loop.total_steps": 200_000}`. `trust`: import the code that the run names,
+    although it was trained by another user or elsewhere. `env`: the environment again, where it was handed over as
+    an object that has no name.
+    """
+    if env is not None:
+        _hand_over(run_folder(run), env)
+    return Run(runs.resume(run, callbacks, console, overrides, trust))
+
+
+class Curve(NamedTuple):
+    """A metric over the steps of a run: `plt.plot(*run.metrics["eval/mean_reward"])`."""
+
+    steps: np.ndarray  # [n]
+    values: np.ndarray  # [n], NaN where it was not a number
+
+
+class Run(_Path):
+    """A run: the path of its folder, and what can be done with it.
+
+    `ludus.train` and `ludus.resume` return one; `ludus.Run("runs/cartpole")` opens one that is there. It is a
+    `pathlib.Path`, so it goes wherever a path does: `run / "metrics.jsonl"`, `open(run / "config.yaml")`.
+
+    An address may name one of its policies, "runs/cartpole@final"; it is meant where nobody says `which`. Else
+    that is the best. `trust` as in `ludus.resume`. `env`: the environment, where it was handed over as an object
+    without a name.
+    """
+
+    _trust: bool
+    _which: str  # of its policies; empty: the best
+
+    def __new__(cls, run: str | Path, trust: bool = False, env: Environment | None = None) -> Run:
+        folder, which = read_address(run)
+        self = super().__new__(cls, folder)
+        self._trust, self._which = trust, which
+        if env is not None:
+            _hand_over(folder, env)
+        return self
+
+    def __init__(self, run: str | Path, trust: bool = False, env: Environment | None = None) -> None:
+        if hasattr(_Path, "with_segments"):  # from Python 3.12 on a path is made here
+            super().__init__(read_address(run).folder)  # type: ignore[call-arg]
+
+    def with_segments(self, *parts: Any) -> Path:
+        """What lies in a run is no run."""
+        return Path(*parts)
+
+    def __truediv__(self, part: Any) -> Path:  # type: ignore[override]
+        return Path(self) / part
+
+    def joinpath(self, *parts: Any) -> Path:  # type: ignore[override]
+        return Path(self, *parts)
+
+    @property
+    def path(self) -> Path:
+        """Its folder, as a plain path."""
+        return Path(self)
+
+    @property
+    def metrics(self) -> dict[str, Curve]:
+        """Everything that was measured, by name: a curve of steps and values of each (docs/metrics.md)."""
+        rows = read_metrics(self / "metrics.jsonl")
+        points: dict[str, list[tuple[float, float]]] = {}
+        for row in rows:
+            for name, value in row.items():
+                if name != "step":
+                    points.setdefault(name, []).append((row["step"], value))
+        return {
+            name: Curve(np.array([step for step, _ in told], np.int64), np.array([value for _, value in told]))
+            for name, told in points.items()
+        }
+
+    def policy(self, which: str | int = "", network: MakeNetwork | None = None) -> Policy:
+        """A policy of the run, to act with: "best", "final", or that of a step, 100_000.
+
+        `network`: the class of a network of your own, where it has no name to find it by.
+        """
+        return load(self._at(which), self._trust, network)
+
+    def evaluate(
+        self,
+        episodes: int = 100,
+        deterministic: bool = True,
+        seed: int | None = None,
+        which: str | int = "",
+    ) -> dict[str, float]:
+        """How good a policy is on starts that training never used: "mean_reward", "success_rate" and so on.
+
+        With `deterministic=False` actions are sampled. A run that learns a reward alone is measured on the
+        recorded episodes held out.
+        """
+        if not holds_policy(self.path):
+            from ludus.rewards import held_out_metrics
+
+            return held_out_metrics(self.path)
+        return runs.evaluate_run(self._at(which), episodes, deterministic, seed, self._trust).summary()
+
+    def report(self) -> Path:
+        """Write report.html, one page with curves, evaluations and a replay; the path of it."""
+        return runs.write_run_report(self.path, self._trust)
+
+    def play(self, which: str | int = "", port: int = 8080, seconds: float | None = None) -> None:
+        """Watch a policy live in the browser, until Ctrl-C or for so many `seconds`."""
+        runs.play_run(self._at(which), port, seconds, trust=self._trust)
+
+    def export(self, file: str | Path, which: str | int = "") -> Path:
+        """Write a policy as ONNX, normaliser and action bounds inside; it is compared with torch first."""
+        from ludus.export import export_onnx
+
+        export_onnx(self._at(which), file, self._trust)
+        return Path(file)
+
+    def resume(
+        self,
+        total_steps: float | None = None,
+        callbacks: Sequence[Callback] = (),
+        console: Console | None = None,
+        overrides: dict[str, Any] | None = None,
+    ) -> Run:
+        """Go on where the training stopped, or beyond its end, to `total_steps`."""
+        more = {} if total_steps is None else {"loop.total_steps": total_steps, "loop.epochs": 0}
+        runs.resume(self.path, callbacks, console, more | (overrides or {}), self._trust)
+        return self
+
+    def _at(self, which: str | int) -> Path:
+        """The address of a policy of the run, which all that is done with one takes."""
+        which = which or self._which
+        return Path(f"{self.path}@{which}") if which else self.path
+
+
+def _hand_over(folder: Path, env: Environment) -> None:
+    """Tell what the run's environment is, where this program alone can know it."""
+    saved = run_config(folder).env
+    kind = {"GymConfig": "gym", "VecConfig": "vec", "PettingZooConfig": "pettingzoo"}.get(type(saved).__name__, "")
+    give_again(f"{kind}:{getattr(saved, 'id', getattr(saved, 'factory', ''))}", env)
