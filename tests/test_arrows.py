@@ -23,6 +23,7 @@ MAP = {
     "display": "",
     "graphs": "errors",
     "envs": "display errors files ranges",
+    "scaffold": "envs.mujoco.robot errors",
     "show": "display errors files",  # what is shown is handed to it: it asks neither training nor algorithms
     "policies": "envs.vec envs.row_space envs.importing errors ranges",
     "nn": "policies",
@@ -45,7 +46,8 @@ MAP = {
     "settings show training trust version viewing",
     "run": "config envs export policies rewards runs saved_run show training",
     "commands": "algorithms.registry algorithms.summaries config config_files data envs errors export "
-    "motion_viewing presets recording rewards runs saved_run settings show training.run_folder trust",
+    "motion_viewing presets recording rewards runs saved_run scaffold settings show training.run_folder "
+    "trust",
     "cli": "errors version",  # it finds the verbs of `commands` by name, when one is used
     "__main__": "cli",
     "__init__": "algorithms.registry gymnasium_ids nn run runs saved_run training version",

@@ -10,6 +10,8 @@ for the device. A task that returns what it would write, instead of writing it, 
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import gymnasium as gym
@@ -47,6 +49,10 @@ class SimTask(VecEnv):
     rewards: Rewards
     terminations: Terminations
     observations: Observations
+    # What the numbers mean, for whoever runs the policy elsewhere: see `interface`. A task says what it knows.
+    column_names: Mapping[str, Sequence[str]] = MappingProxyType({})  # of the columns of observation terms
+    action_names: Sequence[str] = ()
+    action_units: Sequence[str] = ()
     randomization: tuple[Randomization, ...] = ()
     _randomized: frozenset[str] = frozenset()  # model fields that differ between simulations
     _constants_change = False

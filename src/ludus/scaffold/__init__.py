@@ -1,0 +1,1 @@
+"""`ludus new`: a folder with a task of one's own that trains as it is."""

@@ -1,0 +1,120 @@
+"""Writes the folder of a new task: model, task, test and settings. Nothing that is there is overwritten."""
+
+import importlib.util
+import keyword
+import os
+import shutil
+import sys
+from importlib.resources import as_file, files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from ludus.errors import ConfigError
+from ludus.scaffold.facts import RobotFacts, facts_of
+
+_TEMPLATES = files("ludus.scaffold") / "templates"
+_ARM = "arm.xml"
+_TOLERANCE = 0.15  # share of what a site reaches, at most half a decimetre
+_LONGEST_NAME = 60
+
+
+def write_task(name: str, mjcf: Path | None = None, site: str = "") -> tuple[Path, RobotFacts]:
+    """A folder `name` in the present one; of the user's own model `mjcf`, or else of a small arm."""
+    _refuse_name(name)
+    folder = Path(name)
+    if os.path.lexists(folder):
+        raise ConfigError(f"{folder} is there already, and is left as it is. Choose another name, or move it.")
+    if mjcf is None and site:
+        raise ConfigError("--site chooses a site of your own model: give that with --mjcf FILE.xml.")
+    with as_file(_TEMPLATES / _ARM) as arm:
+        facts = facts_of(mjcf or arm, site)
+        texts = _texts(name, facts, mjcf)
+        folder.mkdir()
+        if mjcf is None:
+            shutil.copyfile(arm, folder / _ARM)
+    for file, text in texts.items():
+        (folder / file).write_text(text)
+    return folder, facts
+
+
+def class_name(name: str) -> str:
+    """MyTask for my_task."""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+
+
+def _refuse_name(name: str) -> None:
+    if (
+        not name.isidentifier()
+        or not name.isascii()
+        or keyword.iskeyword(name)
+        or not class_name(name).isidentifier()
+    ):
+        raise ConfigError(
+            f"{name!r} cannot be the name of a Python module: take letters, digits and _, as in my_task."
+        )
+    if len(name) > _LONGEST_NAME:
+        raise ConfigError(f"A name of {len(name)} letters is too long; take at most {_LONGEST_NAME}.")
+    if name in sys.stdlib_module_names or importlib.util.find_spec(name) is not None:
+        raise ConfigError(
+            f"There is a Python module {name!r} already, which the task would hide: take another name."
+        )
+
+
+def _texts(name: str, facts: RobotFacts, mjcf: Path | None) -> dict[str, str]:
+    values = _values(name, facts, mjcf)
+    task = "reach" if facts.site else "pose"
+    templates = {f"{name}.py": task, f"test_{name}.py": "test", "train.yaml": "train"}
+    return {
+        file: Template((_TEMPLATES / f"{template}.txt").read_text()).substitute(values)
+        for file, template in templates.items()
+    }
+
+
+def _values(name: str, facts: RobotFacts, mjcf: Path | None) -> dict[str, Any]:
+    """What the templates leave open."""
+    sensors = bool(facts.sensors)
+    steps = 240_000 if facts.site else 200_000
+    return {
+        "name": name,
+        "title": class_name(name),
+        "model_name": (mjcf or Path(_ARM)).name,
+        "model_path": _path_expression(name, mjcf),
+        "site": facts.site,
+        "joints": _tuple_expression(facts.joints),
+        "substeps": facts.substeps,
+        "timestep_ms": f"{1000 * facts.timestep:g}",
+        "control_ms": f"{1000 * facts.control_s:g}",
+        "max_steps": facts.max_steps,
+        "episode_s": f"{facts.max_steps * facts.control_s:g}",
+        "reach": f"{facts.reach:.2g}",
+        "tolerance": f"{min(0.05, _TOLERANCE * facts.reach):.2g}",
+        "unseen": 2 if facts.floats else 0,
+        "unseen_why": "; where the base is on the floor is left out" if facts.floats else "",
+        "sensor_term": '\n    "sensors": Term(lambda task, rows: task.sensors[rows]),' if sensors else "",
+        "sensor_size": " + model.nsensordata" if sensors else "",
+        "sensor_field": '\n        self.sensors = sim.field("sensordata")' if sensors else "",
+        "total_steps": f"{steps:_}",
+        "eval_every": f"{steps // 6:_}",
+    }
+
+
+def _path_expression(name: str, mjcf: Path | None) -> str:
+    """The model beside the task, or where the user keeps it, seen from there."""
+    if mjcf is None:
+        return f'Path(__file__).with_name("{_ARM}")'
+    return f"Path(__file__).parent / {_quoted(os.path.relpath(mjcf.resolve(), Path(name).resolve()))}"
+
+
+def _tuple_expression(names: tuple[str, ...]) -> str:
+    """As ruff would write it."""
+    line = ", ".join(map(_quoted, names)) + ("," if len(names) == 1 else "")
+    if len(line) < 80:
+        return f"({line})"
+    return "(\n" + "".join(f"    {_quoted(name)},\n" for name in names) + ")"
+
+
+def _quoted(text: str) -> str:
+    """A Python string with double quotes, whatever is in it."""
+    body = repr("'" + text)[2:-1]  # the quote at the front makes repr choose double ones
+    return f'"{body}"' if '"' not in text else repr(text)
