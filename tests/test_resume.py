@@ -33,6 +33,7 @@ from ludus.show.jsonl import read_metrics
 from ludus.training import checkpoint as checkpoints
 from ludus.training import loop
 from ludus.training.checkpoint import checkpoints_in, newest_intact, problem_of
+from ludus.training.job import OnBatch
 from ludus.training.loop import Trainer
 from warm_python import Completed, Program, python_command
 from warm_python import ludus_command as command
@@ -591,12 +592,12 @@ def test_after_a_rollback_the_metrics_have_no_row_twice(tmp_path: Path, monkeypa
     spoiled: list[int] = []
     update = PPO.update
 
-    def spoil_once(self: PPO, segments: Segments, progress: float) -> dict[str, Tensor]:
+    def spoil_once(self: PPO, segments: Segments, progress: float, on_batch: OnBatch) -> dict[str, Tensor]:
         kept = segments.track.reward.clone()
         if round(60 * progress) == 14 and not spoiled:
             spoiled.append(14)
             segments.track.reward.fill_(torch.nan)
-        metrics = update(self, segments, progress)
+        metrics = update(self, segments, progress, on_batch)
         segments.track.reward.copy_(kept)
         return metrics
 
