@@ -51,26 +51,30 @@ def write_gradients(module: nn.Module, outputs: Sequence[Tensor], gradients: Seq
         torch.autograd.backward(list(outputs), [gradient.clone() for gradient in gradients])
 
 
-def taped_numbers(module: nn.Module, run: Callable[[int], Sequence[Tensor]]) -> int:
-    """How many numbers autograd holds of each row that `run(rows)` works on."""
-    small, large = (_saved_numbers(module, run, rows) for rows in (8, 16))
+def taped_numbers(module: nn.Module, inputs: Callable[[int], tuple[Any, ...]]) -> int:
+    """How many numbers autograd holds of each row when the module is called with `inputs(rows)`."""
+    small, large = (_saved_numbers(module, inputs(rows)) for rows in (8, 16))
     return (large - small) // 8
 
 
-def _saved_numbers(module: nn.Module, run: Callable[[int], Sequence[Tensor]], rows: int) -> int:
+def _saved_numbers(module: nn.Module, inputs: tuple[Any, ...]) -> int:
     """Numbers that autograd keeps of a minibatch, weights left out."""
-    weights = {parameter.data_ptr() for parameter in module.parameters()}
+    # Stand-ins: a tape that outlives this call would bind the weights themselves to the GPU's default stream, and
+    # no update could be recorded as a graph.
+    weights = {name: weight.detach().requires_grad_() for name, weight in module.named_parameters()}
+    places = {weight.data_ptr() for weight in weights.values()}
     saved: dict[int, int] = {}
     alive = []  # so that no two have the same place; a tape that held what a hook returns would never be freed
 
     def count(tensor: Tensor) -> None:
-        alive.append(tensor)
-        if tensor.data_ptr() not in weights:
+        alive.append(tensor.detach())
+        if tensor.data_ptr() not in places:
             saved[tensor.data_ptr()] = max(saved.get(tensor.data_ptr(), 0), tensor.numel())
 
     with taping(), torch.autograd.graph.saved_tensors_hooks(count, lambda nothing: nothing):
-        made = run(rows)
-    return sum(saved.values()) + sum(part.numel() for part in made)
+        made = torch.func.functional_call(module, weights, inputs)
+    features = made[:2] if isinstance(made, tuple) else (made,)  # of actor and critic
+    return sum(saved.values()) + sum(part.numel() for part in features)
 
 
 def empty_rows(space: gym.spaces.Box, rows: int, device: torch.device | None = None) -> Tensor:
@@ -104,7 +108,7 @@ class TapedEncoder(nn.Module):
     def numbers_of_a_step(self) -> tuple[int, int]:
         """How many numbers are held of each step, and how many more while gradients are passed back."""
         device = next(self.parameters()).device
-        held = taped_numbers(self, lambda rows: [self(empty_rows(self._space, rows, device))])
+        held = taped_numbers(self, lambda rows: (empty_rows(self._space, rows, device),))
         return held, held
 
 
@@ -140,7 +144,8 @@ class Taped(nn.Module):
         self.shared = actor is critic  # actor and critic see the same features
 
     # One step -----------------------------------------------------------------------------------
-    def _step(self, x: Prepared, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Prepared, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Features of the actor and the critic, and the new hidden state."""
         seen = self._reader.for_module(x)
         made, state = self.module(seen, state) if self.state_size else (self.module(seen), state)
         return (*made, state) if isinstance(made, tuple) else (made, made, state)
@@ -148,7 +153,7 @@ class Taped(nn.Module):
     def _checked_step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         name = type(self.module).__name__
         try:
-            actor, critic, new = self._step(x, state)
+            actor, critic, new = self.forward(x, state)
         except (RuntimeError, TypeError, ValueError, KeyError, AttributeError) as error:
             takes = "x and a hidden state" if self.state_size else "x"
             shapes = {name: (len(x), *shape) for name, shape in self._reader.shapes.items()}
@@ -165,14 +170,14 @@ class Taped(nn.Module):
         return actor, critic, new
 
     def act(self, x: Prepared, state: Tensor) -> tuple[Tensor, Tensor]:
-        actor, _, state = self._step(x, state)
+        actor, _, state = self.forward(x, state)
         return actor, state
 
     def act_and_judge(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self._step(x, state)
+        return self.forward(x, state)
 
     def judge(self, x: Tensor, state: Tensor) -> Tensor:
-        return self._step(x, state)[1]
+        return self.forward(x, state)[1]
 
     # Learning -----------------------------------------------------------------------------------
     def forward_pass(self, x: Tensor, state: Tensor, keep: Tensor | None) -> TrunkPass:
@@ -182,11 +187,11 @@ class Taped(nn.Module):
 
     def _run(self, x: Tensor, state: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         if not self.state_size:
-            return self._step(x, state)
+            return self.forward(x, state)
         assert keep is not None
         actors, critics = [], []
         for part, kept in zip(x.unflatten(0, keep.shape), keep[..., None], strict=True):
-            actor, critic, state = self._step(part, state * kept)
+            actor, critic, state = self.forward(part, state * kept)
             actors.append(actor)
             critics.append(critic)
         joined = torch.cat(actors)
@@ -200,12 +205,11 @@ class Taped(nn.Module):
             write_gradients(self.module, [actor, critic], [actor_gradient, critic_gradient])
 
     def numbers_of_a_step(self, on_cpu: bool) -> int:
-        return 2 * taped_numbers(self.module, self._empty_step)  # gradients passed back take as much once more
+        return 2 * taped_numbers(self, self._empty_inputs)  # gradients passed back take as much once more
 
-    def _empty_step(self, rows: int) -> tuple[Tensor, ...]:
+    def _empty_inputs(self, rows: int) -> tuple[Tensor, Tensor]:
         like = next(self.module.parameters())
-        x = empty_rows(self._reader.space, rows, like.device)
-        return self._step(x, like.new_zeros((rows, self.state_size)))[:2]
+        return empty_rows(self._reader.space, rows, like.device), like.new_zeros((rows, self.state_size))
 
 
 class ModuleEncoder(TapedEncoder):
