@@ -29,7 +29,6 @@ install: $(VENV)/.installed  ## set up .venv with everything but the benchmarks'
 
 demo: install  ## train the KUKA (minutes on two cores), evaluate it on 200 new starts, write the report
 	$(BIN)/ludus train kuka-pick-place --run-dir "$(RUN)"
-	$(BIN)/ludus eval "$(RUN)" --episodes 200
 	$(BIN)/ludus eval "$(RUN)" --episodes 200 --stochastic
 	@echo "Open $(RUN)/report.html in a browser."
 

@@ -40,14 +40,15 @@ MAP = {
     "rewards": "algorithms data errors policies saved_run show training",
     "recording": "data envs errors saved_run",
     "export": "envs.row_space errors files policies saved_run",
+    "measuring": "config config_files envs errors policies presets saved_run show training",
     "viewing": "envs errors policies show",
     "motion_viewing": "envs errors show",
-    "runs": "algorithms.registry config config_files envs errors files policies presets rewards saved_run "
-    "settings show training trust version viewing",
+    "runs": "algorithms.registry config config_files envs errors files measuring policies presets rewards "
+    "saved_run settings show training trust version viewing",
     "run": "config envs export policies rewards runs saved_run show training",
     "commands": "algorithms.registry algorithms.summaries config config_files data envs errors export "
-    "motion_viewing presets recording rewards runs saved_run scaffold settings show training.run_folder "
-    "trust",
+    "measuring motion_viewing presets recording rewards runs saved_run scaffold settings show "
+    "training.run_folder trust",
     "cli": "errors version",  # it finds the verbs of `commands` by name, when one is used
     "__main__": "cli",
     "__init__": "algorithms.registry gymnasium_ids nn run runs saved_run training version",

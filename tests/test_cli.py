@@ -292,9 +292,8 @@ def test_eval_json_of_a_task_without_success_says_null(call: Callable[..., Resul
 def test_eval_prints_a_line_for_people(call: Callable[..., Result], kuka: Path) -> None:
     result = call("eval", kuka, "--episodes", 3)
     assert result.code == 0
-    assert result.out.startswith("deterministic actions: ")
-    assert "success" in result.out
-    assert call("eval", kuka, "--episodes", 3, "--stochastic").out.startswith("sampled actions: ")
+    assert "on 3 new starts, deterministic actions, seed 0:\n  success " in result.out
+    assert "sampled actions" in call("eval", kuka, "--episodes", 3, "--stochastic").out
 
 
 def test_report_writes_one_page_with_curves_and_a_replay(call: Callable[..., Result], kuka: Path) -> None:

@@ -79,16 +79,18 @@ def test_eval_prints_rows_as_json(run: Path, capsys: pytest.CaptureFixture[str])
     assert told["mpjpe"] == pytest.approx(np.mean([row["mpjpe"] for row in told["rows"]]))
 
 
-def test_eval_prints_a_table_and_leaves_no_file(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_prints_a_table_and_adds_to_the_results_alone(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(run.iterdir())
-    lines = printed(capsys, "eval", run).splitlines()
-    assert re.match(r"deterministic actions: success .* · MPJPE \d+ mm · reward ", lines[0])
-    assert lines[2].split() == [
+    which, starts, result, *lines = printed(capsys, "eval", run).splitlines()
+    assert which.startswith("Result of the best policy")
+    assert re.match(r"on the \d+ fixed starts by which the best was chosen, deterministic", starts)
+    assert re.match(r"  success .* · MPJPE \d+ mm · reward ", result)
+    assert lines[1].split() == [
         "clip", "episodes", "success", "strict", "MPJPE", "local", "aligned", "velocity", "accel.",
     ]  # fmt: skip
-    assert {lines[4].split()[0], lines[5].split()[0]} == {"squat", "bow"}
-    assert "0.5 m" in lines[7]
-    assert sorted(run.iterdir()) == before
+    assert {lines[3].split()[0], lines[4].split()[0]} == {"squat", "bow"}
+    assert "0.5 m" in lines[6]
+    assert sorted({*run.iterdir()} - {run / "results.json"}) == sorted({*before} - {run / "results.json"})
 
 
 def test_eval_on_other_clips(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -169,7 +169,7 @@ def test_trust_08_a_deleted_run_folder_is_written_anew(alone: Path, tmp_path: Pa
     run, screen = tmp_path / "run", Screen()
     train(run, At(3, lambda: shutil.rmtree(run)), screen=screen)
     assert any("was deleted" in said for said in screen.said)
-    assert rows(run) == rows(alone)  # also those written before it was deleted
+    assert rows(run)[:-1] == rows(alone)[:-1]  # also those written before it was deleted; but the best may be lost
     assert (run / "config.yaml").read_text() == (alone / "config.yaml").read_text()
     assert json.loads((run / "run.json").read_text())["preset"] == "gym:CartPole-v1"
     assert len(evaluate_run(run, 1, True).returns) == 1
@@ -229,7 +229,7 @@ def test_trust_09_training_goes_on_without_a_checkpoint_that_cannot_be_written(
     # All attempts of the checkpoint after iteration 2 fail; nothing fails at the next one.
     train(tmp_path / "run", At(2, lambda: disk.fail(1000)), At(3, lambda: disk.fail(0)), screen=screen)
     assert any("The training goes on" in said for said in screen.said)
-    assert rows(tmp_path / "run") == rows(alone)
+    assert rows(tmp_path / "run")[:-1] == rows(alone)[:-1]  # the last measures the best, which may be another
     assert load_file(tmp_path / "run/final/policy.safetensors").keys()
 
 
@@ -247,7 +247,7 @@ def test_trust_09_a_row_of_metrics_is_kept_until_it_can_be_written(
     monkeypatch.setattr(files.time, "sleep", lambda seconds: None)
     sink = JsonlSink(tmp_path / "metrics.jsonl")
     with monkeypatch.context() as broken:
-        broken.setattr("ludus.show.jsonl.write_all", _fail)
+        broken.setattr("ludus.files.write_all", _fail)
         sink.write(1, {"a": 1.0})
         with pytest.raises(CheckpointError):
             sink.flush()

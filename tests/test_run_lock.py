@@ -16,7 +16,7 @@ import pytest
 import ludus
 import warm_python
 from ludus.errors import CheckpointError, ConfigError
-from ludus.runs import measure_run, write_run_report
+from ludus.runs import evaluate_run, write_run_report
 from ludus.show.console import Console
 from ludus.show.jsonl import read_metrics
 from ludus.training import run_lock as module
@@ -143,7 +143,7 @@ def test_a_run_that_is_being_trained_is_refused_to_others_untouched_and_ends_wel
             resume(folder, **{"loop.total_steps": 64 * ITERATIONS})
         assert contents(folder) == before
 
-        assert measure_run(folder, 2, deterministic=True)[0].summary()["episodes"] == 2
+        assert evaluate_run(folder, 2, deterministic=True).summary()["episodes"] == 2
         assert write_run_report(folder).exists()
         (tmp_path / "GO").touch()
         assert process.wait() == 0

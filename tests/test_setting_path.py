@@ -17,7 +17,15 @@ from ludus.policies.policy import PolicyConfig
 
 SOURCE = Path(ludus.__file__).parent
 MOST_FILES = 8
-SMALL = ("--log.no-report", "--log.no-tensorboard", "--eval.every", "100000", "--eval.episodes", "1")
+SMALL: tuple[str, ...] = (
+    "--log.no-report",
+    "--log.no-tensorboard",
+    "--eval.every",
+    "100000",
+    "--eval.episodes",
+    "1",
+)
+SMALL += ("--eval.final-episodes", "0")  # it reads settings from the run on the disk, as `ludus eval` does
 # Preset and flags, the section's class, the field, the file in which it is used.
 SETTINGS: dict[str, tuple[tuple[str, ...], type, str, str]] = {
     "ppo.clip": (("gym:CartPole-v1", "--ppo.clip", "0.1"), PPOConfig, "clip", "algorithms/ppo/update.py"),

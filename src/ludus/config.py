@@ -44,6 +44,9 @@ class EvalConfig:
     """Episodes of each evaluation."""
     max_steps: Annotated[int, Range(0, MOST_STEPS)] = 0
     """Steps after which an episode is cut and counted as it is; 0: the environment's limit, 10,000 without one."""
+    final_episodes: Annotated[int, Range(0, MOST_ENVS)] = 100
+    """Episodes on new starts that measure the best policy after the training; 0: none. Fewer, but at least
+    `episodes`, where they would take more than a quarter of the training's steps."""
     stochastic: bool = True
     """Evaluate with sampled actions too, not only with the most likely ones."""
     each_cycle: bool = False

@@ -155,6 +155,16 @@ def write_all(file: BinaryIO, content: bytes) -> None:
         content = content[file.write(content) :]
 
 
+def write_line(file: BinaryIO, line: bytes) -> None:
+    """Append to an unbuffered file whole or not at all."""
+    whole = os.fstat(file.fileno()).st_size
+    try:
+        write_all(file, line)
+    except OSError:
+        os.ftruncate(file.fileno(), whole)
+        raise
+
+
 def sync_folder(path: Path) -> None:
     """Make renames in a folder survive a crash of the machine."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -21,36 +21,39 @@ import yaml
 
 from ludus.algorithms.registry import Algorithm, address_of_algorithm, find_algorithm
 from ludus.config import TrainConfig, to_dict
-from ludus.config_files import PlainDumper, read_table
-from ludus.envs import EnvConfig, display_of, make_vec_env, sees_by_warp
-from ludus.envs.abilities import tabulate
+from ludus.config_files import PlainDumper
+from ludus.envs import display_of, make_vec_env
 from ludus.envs.given import about_given, told_name
-from ludus.envs.mujoco.terms import TermSettings
-from ludus.envs.showing import make_shown_env, make_trial_env
-from ludus.envs.vec import VecEnv, derive_seed
+from ludus.envs.showing import make_shown_env
+from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, LudusError
 from ludus.files import is_temporary, persistently, read_json, write_whole
+from ludus.measuring import Measured, final_episodes, measure_run
 from ludus.policies.factory import name_of_network
 from ludus.policies.fit import refuse_misfit
 from ludus.policies.policy import MakeNetwork
 from ludus.presets import find_preset
-from ludus.saved_run import holds_policy, load, run_config, run_folder, trusted_config
+from ludus.saved_run import holds_policy, load, run_config, trusted_config
 from ludus.settings import apply_overrides
 from ludus.show.console import Console
 from ludus.show.episode_table import ranked_kinds
 from ludus.show.jsonl import JsonlSink, read_metrics, truncate_to
+from ludus.show.result_text import result_lines
+from ludus.show.results import forget_later, read_measurements
 from ludus.show.reward_page import RewardTrace
 from ludus.show.sinks import MetricSink, Tee
 from ludus.training.address import Address, find_checkpoint, read_address, told_checkpoint
 from ludus.training.callbacks import Callback
-from ludus.training.checkpoint import checkpoints_in, clear_leftovers, set_aside_newer
-from ludus.training.evaluator import Evaluation, evaluate
+from ludus.training.checkpoint import checkpoints_in, clear_leftovers, set_aside_newer, step_of
+from ludus.training.evaluator import Evaluation
 from ludus.training.going_back import set_aside_later
+from ludus.training.interrupt import Interrupt
 from ludus.training.loop import Trainer
 from ludus.training.run_folder import (
     CHECKPOINTS,
     CONFIG,
     FINAL,
+    RESULTS,
     point,
     pointed_by,
     taken_names,
@@ -102,7 +105,8 @@ def train(
             lines = [*trainer.plan.lines(), *trainer.job.lines(), *started, *about_given(config.env)]
             screen.plan(f"{told} → {folder}", lines)
             trainer.run()
-        _finish(trainer)
+            measured = _measure_at_end(trainer)
+        _finish(trainer, measured)
     return folder
 
 
@@ -136,22 +140,25 @@ def resume(
                     f"{folder} is already trained to its {trainer.plan.total_steps:,} {trainer.plan.unit}; "
                     f"give it more with: {_command('resume', folder)} --total-steps {2 * trainer.plan.total_steps}"
                 )
-            metrics = folder / "metrics.jsonl"
-            if metrics.exists():  # a lost one is no reason to lose the run as well
-                screen.remember(read_metrics(metrics)[: trainer.counters.metric_rows])
+            screen.remember(_metrics_of(folder)[: trainer.counters.metric_rows])
             screen.plan(f"resuming {folder} at step {trainer.step:,}", trainer.plan.lines())
             _create_run(folder, config, facts)
+            forget_later(folder / RESULTS, trainer.step)
             if not trainer.complete:  # else a kill came between the last checkpoint and the end
                 (folder / FINAL).unlink(missing_ok=True)  # what it points to is no longer the end
                 trainer.run()
-        _finish(trainer)
+            measured = _measure_at_end(trainer)
+        _finish(trainer, measured)
     return folder
 
 
 def _is_finished(folder: Path, config: TrainConfig, newest: Path | None) -> bool:
     """Whether a run that is trained has all that its end makes: no kill came after the last checkpoint."""
     reported = (folder / "report.html").exists() or not config.log.report
-    return reported and pointed_by(folder / FINAL) == newest
+    steps = None if newest is None else step_of(newest)
+    kept = read_measurements(folder / RESULTS)
+    measured = not _measures_at_end(config) or any(m.by == "train" and m.trained == steps for m in kept)
+    return reported and measured and pointed_by(folder / FINAL) == newest
 
 
 def _where_to_go_on(address: Address, screen: Console) -> Path | None:
@@ -184,15 +191,51 @@ def _trainer(
     return Trainer(config, folder, screen, _sinks(folder, config, screen), make_job, callbacks, keep_folder)
 
 
-def _finish(trainer: Trainer) -> None:
+def _measure_at_end(trainer: Trainer) -> Measured | None:
+    """The best policy on new starts, when the training has come to its end; None also where Ctrl-C ends it."""
+    config, folder, screen = trainer.config, trainer.run_dir, trainer.console
+    if not trainer.complete:
+        return None
+    newest = checkpoints_in(folder / CHECKPOINTS)[-1]
+    persistently(lambda: point(folder / FINAL, newest))  # first: whatever happens now, the run is whole
+    if not _measures_at_end(config):
+        return None
+    lengths = [row["eval/mean_ep_length"] for row in _metrics_of(folder) if "eval/mean_ep_length" in row]
+    episodes = final_episodes(config, trainer.plan.total_steps, lengths[-1] if lengths else 1.0)
+    screen.message("Measuring the best policy on new starts …")
+
+    def announce(_: str) -> None:
+        screen.message("Leaving the measurement: the run is saved and whole. Press Ctrl-C again to leave at once.")
+
+    with Interrupt(announce) as interrupt:
+        try:
+            stop = lambda: interrupt.requested  # noqa: E731
+            measured = measure_run(folder, episodes, trust=True, by="train", should_stop=stop)
+        except Exception as error:  # noqa: BLE001 (whatever breaks an episode, the training has succeeded)
+            screen.warning(f"Not measured: {error}")
+            return None
+    if measured is not None:
+        trainer.write_result(measured.kept.result)
+    return measured
+
+
+def _measures_at_end(config: TrainConfig) -> bool:
+    return config.eval.final_episodes > 0 and find_algorithm(config.algo).acts
+
+
+def _metrics_of(folder: Path) -> list[dict[str, float]]:
+    metrics = folder / "metrics.jsonl"
+    return read_metrics(metrics) if metrics.exists() else []  # a lost one is no reason to lose the run as well
+
+
+def _finish(trainer: Trainer, measured: Measured | None) -> None:
     folder, screen = trainer.run_dir, trainer.console
     if not trainer.complete:
         go_on = f"Go on with: {_command('resume', folder)}"
         screen.finish([f"Stopped at step {trainer.step:,} and saved.", go_on])
         return
-    newest = checkpoints_in(folder / CHECKPOINTS)[-1]
-    persistently(lambda: point(folder / FINAL, newest))
-    if trainer.config.log.report:
+    skipped = measured is None and _measures_at_end(trainer.config)
+    if trainer.config.log.report and not skipped:
         screen.message("Writing the report …")
         try:
             write_run_report(folder, trust=True)  # what it names is running already
@@ -201,7 +244,10 @@ def _finish(trainer: Trainer) -> None:
     for warning in trainer.job.warnings:
         screen.warning(warning)
     done = f"Trained {trainer.step:,} {trainer.plan.unit} in {trainer.counters.seconds:.0f} s."
-    screen.finish([f"{done} Run folder: {folder}", *_what_next(trainer)])
+    result = [] if measured is None else ["", *result_lines(measured.kept, screen.state.display)]
+    if skipped:
+        result = ["", f"Not measured; that, and the report, follow with: {_command('resume', folder)}"]
+    screen.finish([f"{done} Run folder: {folder}", *_what_next(trainer), *result])
 
 
 def _what_next(trainer: Trainer) -> list[str]:
@@ -346,62 +392,12 @@ def evaluate_run(
 ) -> Evaluation:
     """Evaluate a policy of a run, its best or `RUN@100000`, on starts that neither training nor that choice used.
 
-    Where the starts are fixed they are those by which it was chosen. `trust` as in `resume`, `randomization` as in
-    `measure_run`.
+    Where the starts are fixed they are those by which it was chosen. What came out is kept in the run's
+    results.json. `trust` as in `resume`, `randomization` as in `measure_run`.
     """
-    return measure_run(run, episodes, deterministic, seed, trust=trust, randomization=randomization)[0]
-
-
-def measure_run(
-    run: str | Path,
-    episodes: int,
-    deterministic: bool,
-    seed: int | None = None,
-    clips: str = "",
-    trust: bool = False,
-    randomization: str | dict[str, Any] | None = None,
-) -> tuple[Evaluation, list[dict[str, Any]]]:
-    """The same, and the lines of a table where the episodes are of several kinds.
-
-    An environment with fixed starts plays each of them once, whatever `episodes` says. `clips`: others for a
-    humanoid to follow than those it was trained on. `randomization`: another than the run's own: "off", the name
-    of a preset that has one, or the settings, also as JSON.
-    """
-    folder = run_folder(run)
-    config = trusted_config(folder, trust)
-    if episodes < 1:
-        raise ConfigError(f"--episodes is {episodes}; it must be at least 1.")
-    torch.set_num_threads(config.torch_threads)
-    # On the CPU, unless a GPU that is here draws what the policy was trained to see.
-    seen_there = config.device != "cpu" and torch.cuda.is_available() and sees_by_warp(config.env, "cuda")
-    device = torch.device("cuda" if seen_there else "cpu")
-    policy = load(run, trust).to(device)
-    env = make_trial_env(_randomized(config.env, randomization), clips, episodes, device)
-    try:
-        refuse_misfit(policy, env)
-        stream = derive_seed(config.seed if seed is None else seed, 5)
-        result = evaluate(policy, env, episodes, stream, deterministic, max_steps=config.eval.max_steps)
-        return result, tabulate(env, result.metrics, result.labels)
-    finally:
-        env.close()
-
-
-def _randomized(env: EnvConfig, randomization: str | dict[str, Any] | None) -> EnvConfig:
-    """The task, randomised as is said."""
-    if randomization is None:
-        return env
-    if not isinstance(env, TermSettings):
-        raise ConfigError("--randomization is for tasks that MuJoCo simulates here: KUKA, runners, humanoid.")
-    if randomization == "off":
-        randomization = {}
-    elif isinstance(randomization, str) and randomization.lstrip().startswith("{"):
-        randomization = read_table(randomization)
-    elif isinstance(randomization, str):
-        name = randomization
-        randomization = getattr(find_preset(name).config.env, "randomization", {})
-        if not randomization:
-            raise ConfigError(f"The preset {name!r} randomises nothing.")
-    return replace(env, randomization=randomization)
+    measured = measure_run(run, episodes, deterministic, seed, trust=trust, randomization=randomization)
+    assert measured is not None  # nothing stops it
+    return measured.evaluation
 
 
 # Pictures ---------------------------------------------------------------------------------------

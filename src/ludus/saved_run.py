@@ -74,6 +74,13 @@ def load(run: str | os.PathLike[str], trust: bool = False, network: MakeNetwork 
     The best one, or that of another checkpoint: `RUN@final`, `RUN@100000`.
     A network of the user's is imported by its name as `trust` allows (see `resume`), or given as `network`.
     """
+    return load_from(run, trust, network)[0]
+
+
+def load_from(
+    run: str | os.PathLike[str], trust: bool = False, network: MakeNetwork | None = None
+) -> tuple[Policy, Path]:
+    """The same, and the checkpoint that it lies in."""
 
     def find(name: str, kwargs: dict[str, Any]) -> MakeNetwork:
         if network is not None:
@@ -84,4 +91,5 @@ def load(run: str | os.PathLike[str], trust: bool = False, network: MakeNetwork 
         algorithm = find_algorithm(trusted_config(run_folder(run), trust).algo)
         return algorithm.policy or refuse_kind(kind)
 
-    return from_checkpoint(run, partial(load_policy, find_network=find, find_kind=find_kind))
+    read = partial(load_policy, find_network=find, find_kind=find_kind)
+    return from_checkpoint(run, lambda checkpoint: (read(checkpoint), checkpoint))

@@ -1,59 +1,69 @@
 """`ludus eval`, `play`, `report` and `export`: what a run has learned."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from ludus.commands.arguments import Flag, Verb
 
+_MOST_FAILURES = 100  # listed
+
 
 def evaluate(arguments: list[str]) -> None:
     def command(
         run: tyro.conf.Positional[Path],
-        episodes: int = 100,
+        episodes: int | None = None,
         stochastic: Annotated[bool, Flag] = False,
         json: Annotated[bool, Flag] = False,
         seed: int | None = None,
         clip: str = "",
         randomization: str = "",
+        failures: Annotated[bool, Flag] = False,
         trust: Annotated[bool, Flag] = False,
     ) -> None:
         """Measure a run's best policy on starts that neither training nor the choice of the best has used.
+
+        What came out is kept in the run's results.json, every episode included.
 
         A humanoid that follows clips plays every one of them from fixed starts, the same by which the best was
         chosen; a table tells how each went, the worst first.
 
         Args:
             run: Folder of the run: its best policy; RUN@final, RUN@newest or RUN@100000: that of a checkpoint.
-            episodes: How many episodes; not used where the starts are fixed, which are all played once.
+            episodes: How many; by default as many as after the training. Fixed starts are all played once.
             stochastic: Sample actions instead of taking the most likely ones.
             json: Print the result as JSON; the table is in its "rows".
             seed: Of the starts; by default the run's own evaluation stream.
             clip: Clips to follow instead of those trained on: names, files or folders, with commas between.
             randomization: Of the simulations, instead of the run's own: off, a preset that has one, or JSON.
+            failures: List the episodes that failed and how they began.
             trust: Import the code that the run names, though you did not train it on this machine.
         """
-        _print_evaluation(run, episodes, stochastic, json, seed, clip, randomization, trust)
+        _print_evaluation(run, episodes, stochastic, json, seed, clip, randomization, failures, trust)
 
     tyro.cli(command, args=arguments, prog="ludus eval")
 
 
 def _print_evaluation(
     run: Path,
-    episodes: int,
+    episodes: int | None,
     stochastic: bool,
     as_json: bool,
     seed: int | None,
     clips: str,
     randomization: str,
+    failures: bool,
     trust: bool,
 ) -> None:
     from ludus.envs import display_of
-    from ludus.runs import measure_run
+    from ludus.measuring import measure_run
     from ludus.saved_run import holds_policy, run_config, run_folder
     from ludus.show.episode_table import table_lines
+    from ludus.show.result_text import failure_lines, failures_of, result_lines
+    from ludus.show.results import episodes_of
     from ludus.show.text import evaluation_line
 
     folder = run_folder(run)
@@ -65,17 +75,22 @@ def _print_evaluation(
         told = {name.removeprefix("reward/"): value for name, value in metrics.items()}
         print(json.dumps(told) if as_json else f"held-out episodes: {evaluation_line(metrics)}")
         return
-    result, rows = measure_run(run, episodes, not stochastic, seed, clips, trust, randomization or None)
-    summary = result.summary()
+    measured = measure_run(run, episodes, not stochastic, seed, clips, trust, randomization or None)
+    assert measured is not None  # nothing stops it
+    kept, rows = measured.kept, measured.table
+    played = episodes_of(measured.evaluation.record(), kept.words)
     if as_json:
-        table = {"rows": rows} if rows else {}
-        print(json.dumps({"success_rate": None, **summary, **table}))  # the first is there for every environment
+        answer: dict[str, Any] = {"success_rate": None, **kept.result}  # the first is there for every environment
+        answer |= {"rows": rows} if rows else {}
+        answer |= {"failures": [asdict(episode) for episode in failures_of(played)]} if failures else {}
+        print(json.dumps(answer))
         return
     display = display_of(config.env)
-    line = evaluation_line({f"eval/{name}": value for name, value in summary.items()}, display=display)
-    print(f"{'sampled' if stochastic else 'deterministic'} actions: {line}")
+    print(*result_lines(kept, display), sep="\n")
     if rows and display.table:
         print("", *table_lines(display.table, rows), sep="\n")
+    if failures:
+        print("", *failure_lines(played, _MOST_FAILURES), sep="\n")
 
 
 def play(arguments: list[str]) -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
+from torch import Tensor
+
 from ludus.envs.vec import State, VecEnv
 from ludus.envs.wrapper import WrappedEnv
 
@@ -37,6 +39,17 @@ class Tabulates(Protocol):
         """The lines of a table of an evaluation's episodes."""
 
 
+@runtime_checkable
+class DescribesStarts(Protocol):
+    """An environment that can tell in numbers how its episodes began."""
+
+    def describe_starts(self) -> dict[str, Tensor]:
+        """[rows] numbers by name; asked where an episode has just begun, other rows are not read."""
+
+    def start_words(self) -> dict[str, list[str]]:
+        """What the whole numbers of a name stand for, counted from 0: names of clips; no entry: plain numbers."""
+
+
 def adapt(env: VecEnv, metrics: Values, labels: Values) -> bool:
     """See `Adapts`; False where the environment does not."""
     able = next((layer for layer in _layers(env) if isinstance(layer, Adapts)), None)
@@ -66,6 +79,18 @@ def tabulate(env: VecEnv, metrics: Values, labels: Values) -> list[dict[str, Any
     """See `Tabulates`; no lines where there are no kinds."""
     able = next((layer for layer in _layers(env) if isinstance(layer, Tabulates)), None)
     return [] if able is None else able.tabulate(metrics, labels)
+
+
+def describe_starts(env: VecEnv) -> dict[str, Tensor]:
+    """See `DescribesStarts`; empty where the environment cannot."""
+    able = next((layer for layer in _layers(env) if isinstance(layer, DescribesStarts)), None)
+    return {} if able is None else able.describe_starts()
+
+
+def start_words(env: VecEnv) -> dict[str, list[str]]:
+    """See `DescribesStarts`."""
+    able = next((layer for layer in _layers(env) if isinstance(layer, DescribesStarts)), None)
+    return {} if able is None else able.start_words()
 
 
 def _layers(env: VecEnv) -> Iterator[VecEnv]:

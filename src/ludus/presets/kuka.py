@@ -24,7 +24,7 @@ _PICK_PLACE = PPOTrainConfig(
         std_final=0.15,
     ),
     loop=LoopConfig(total_steps=500_000),
-    eval=EvalConfig(every=50_000, episodes=100),
+    eval=EvalConfig(every=50_000, episodes=100, final_episodes=200),
 )
 
 # What the cube weighs, how it slides and how late the arm obeys differs from episode to episode. The policy sees
@@ -38,7 +38,7 @@ _RANDOMIZED = dataclasses.replace(
     _PICK_PLACE,
     env=KukaConfig(num_envs=256, randomization=_RANDOMIZATION, observations={"last_actions": 1.0}),
     loop=LoopConfig(total_steps=1_200_000),
-    eval=EvalConfig(every=80_000, episodes=100),
+    eval=EvalConfig(every=80_000, episodes=100, final_episodes=200),
 )
 
 # Fewer iterations, each with eight times as many arms.
@@ -49,7 +49,7 @@ _LARGE = dataclasses.replace(
     groups=1,
     env=KukaConfig(num_envs=2_048),
     loop=LoopConfig(total_steps=1_500_000),
-    eval=EvalConfig(every=250_000, episodes=100),
+    eval=EvalConfig(every=250_000, episodes=100, final_episodes=200),
 )
 
 # The actor sees two images and what an arm feels; the critic, which only learning needs, sees the state.

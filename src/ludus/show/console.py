@@ -93,7 +93,7 @@ class Console:
         nothing = "the held-out episodes tell nothing" if held_out else "no episode ended"
         line = f"eval at {step:,}: {text.evaluation_line(metrics, display=self.state.display) or nothing}"
         best = self.state.best_evaluation
-        line += " ★ best" if best is not None and best is self.state.last_evaluation else ""
+        line += text.best_mark(metrics) if best is not None and best is self.state.last_evaluation else ""
         self._show(lambda view: view.evaluation(line))
 
     def remember(self, rows: list[dict[str, float]]) -> None:

@@ -20,7 +20,7 @@ from ludus.files import (
     parse_json,
     persistently,
     read_bounded,
-    write_all,
+    write_line,
     write_whole,
 )
 
@@ -79,19 +79,11 @@ class JsonlSink:
     def _write_rows(self) -> None:
         try:
             while self._unwritten:
-                persistently(lambda: self._append(self._unwritten[0]))
+                persistently(lambda: write_line(self._file, self._unwritten[0]))
                 del self._unwritten[0]
                 self.rows_written += 1
         except OSError as error:
             raise self._failure(error) from error
-
-    def _append(self, line: bytes) -> None:
-        whole = os.fstat(self._file.fileno()).st_size
-        try:
-            write_all(self._file, line)
-        except OSError:
-            os.ftruncate(self._file.fileno(), whole)
-            raise
 
     def flush(self) -> None:
         try:

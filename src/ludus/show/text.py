@@ -133,6 +133,15 @@ def evaluation_line(metrics: dict[str, float], prefix: str = "eval/", display: D
     return " · ".join(part for part in parts if part)
 
 
+def best_mark(metrics: Mapping[str, float]) -> str:
+    """' ★ best', and by what: with sampled actions evaluated too, by the mean of both ways of acting."""
+    for name, show in (("success_rate", percent), ("mean_reward", number)):
+        both = [metrics.get(f"{prefix}/{name}", math.nan) for prefix in ("eval", "eval_stochastic")]
+        if not math.isnan(sum(both)):
+            return f" ★ best (mean with sampled {show(sum(both) / 2)})"
+    return " ★ best"
+
+
 def success_with_interval(metrics: dict[str, float], prefix: str) -> str:
     rate = percent(metrics.get(prefix + "success_rate"))
     low, high = metrics.get(prefix + "success_low"), metrics.get(prefix + "success_high")

@@ -5,12 +5,14 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ludus.config import TrainConfig, to_dict
 from ludus.envs import EnvConfig, GymConfig, make_eval_env
+from ludus.envs.abilities import describe_starts, start_words
 from ludus.envs.mujoco.terms import TABLES
 from ludus.envs.vec import Step, VecEnv, derive_seed
 from ludus.errors import EnvError
@@ -21,6 +23,10 @@ from ludus.policies.policy import Policy
 # an evaluation in which every episode is endless takes seconds.
 UNKNOWN_LIMIT = 10_000
 LONGEST_ABSENCE = 1_000  # steps without any agent whose episodes are still wanted: they will not come
+EVAL_STREAM, NEW_STREAM = 3, 5  # of random numbers: evaluations during the training; new starts
+
+# Told before every step which episode each row is in, [rows]; -1 where it does not count.
+Watch = Callable[[VecEnv, Tensor], None]
 
 
 @dataclass
@@ -31,7 +37,10 @@ class Evaluation:
     lengths: list[int] = field(default_factory=list)
     metrics: dict[str, list[float]] = field(default_factory=dict)
     labels: dict[str, list[float]] = field(default_factory=dict)  # which episode it was; see VecEnv.labels
-    cut: set[int] = field(default_factory=set)  # numbers of the episodes that were not played to their end
+    cut: set[int] = field(default_factory=set)  # places here of the episodes that were not played to their end
+    numbers: list[int] = field(default_factory=list)  # row + rows × the episodes that its row played before
+    starts: dict[str, list[float]] = field(default_factory=dict)  # how they began; see abilities.DescribesStarts
+    rows: int = 0  # that played side by side
 
     def summary(self) -> dict[str, float]:
         """Means, and a 95 % confidence interval of the success rate where the task has one."""
@@ -52,6 +61,26 @@ class Evaluation:
         result |= {"cut_episodes": len(self.cut)} if self.cut else {}
         return result | means | {"episodes": len(self.returns)}
 
+    def record(self, most: int | None = None) -> dict[str, Any]:
+        """The episodes, or the first so many, as columns of plain numbers, in the order of `numbers`.
+
+        The same policy plays the same episode again with the same seed, `rows` and number.
+        """
+        order = sorted(range(len(self.numbers)), key=self.numbers.__getitem__)[:most]
+
+        def column(values: Sequence[float]) -> list[float | None]:
+            return [_brief(values[i]) for i in order]
+
+        told: dict[str, Any] = {"rows": self.rows, "episode": [self.numbers[i] for i in order]}
+        told |= {"return": column(self.returns), "length": [self.lengths[i] for i in order]}
+        if "success" in self.metrics:
+            told["success"] = [0 if i in self.cut else _brief(self.metrics["success"][i]) for i in order]
+        if self.cut:
+            told["cut"] = [self.numbers[i] for i in order if i in self.cut]
+        if self.starts:
+            told["starts"] = {name: column(values) for name, values in self.starts.items()}
+        return told
+
     def _effective_number(self, values: Sequence[float]) -> float:
         """How many equally weighted episodes would tell as much (Kish 1965)."""
         weights = self.labels.get("weight", [1.0] * len(values))
@@ -67,6 +96,13 @@ class Evaluation:
         return sum(value * weight for value, weight in told) / sum(weight for _, weight in told)
 
 
+def _brief(value: float) -> float | None:
+    """Six digits, without a point where there is nothing behind it; JSON has no NaN."""
+    if not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) and abs(value) < 1e15 else float(f"{value:.6g}")
+
+
 @torch.no_grad()
 def evaluate(
     policy: Policy,
@@ -77,6 +113,7 @@ def evaluate(
     should_stop: Callable[[], bool] = lambda: False,
     max_steps: int = 0,
     cuda_graphs: bool = True,
+    watch: Watch | None = None,
 ) -> Evaluation:
     """Run `episodes` episodes, shared out evenly over the environments.
 
@@ -95,29 +132,75 @@ def evaluate(
     wanted, envs = -(-episodes // agents), rows // agents
     share = torch.tensor([wanted // envs + (i < wanted % envs) for i in range(envs)])
     left = share.repeat_interleave(agents)
-    returns, lengths = torch.zeros(rows, dtype=torch.float64), torch.zeros(rows, dtype=torch.int64)
-    result = Evaluation()
     step_all = _Stepper(env, cuda_graphs)
     obs, nobody = env.reset(seed), 0
+    tally = _Tally(env)
     while bool((left > 0).any()) and nobody < LONGEST_ABSENCE and not should_stop():
         present = None if env.present is None else env.present.cpu().clone()
         nobody = 0 if present is None or bool(present[left > 0].any()) else nobody + 1
+        if watch is not None:
+            watch(env, tally.numbers.masked_fill(left <= 0, -1))
         step = step_all(actor.act(obs))
         obs = step.obs
         actor.forget(step.done if present is None else step.done | ~present.to(step.done.device))
-        returns += step.reward.cpu()
-        lengths += 1 if present is None else present
+        tally.add(step, present)
         done = step.done.cpu()
-        _count(result, done & (left > 0), returns, lengths, step.metrics, env.labels)
+        tally.count(done & (left > 0), step.metrics)
         left -= done.int()
-        if int(lengths.max()) >= limit:
-            cut = (lengths >= limit) & ~done & (left > 0)
-            _count_cut(result, cut, returns, lengths, step.metrics, env.labels)
+        if int(tally.lengths.max()) >= limit:
+            cut = (tally.lengths >= limit) & ~done & (left > 0)
+            tally.count_cut(cut, step.metrics)
             left[cut] = 0
-        returns[done], lengths[done] = 0.0, 0
-    if not result.returns and not should_stop():
+        tally.begin_anew(done)
+    if not tally.result.returns and not should_stop():
         raise EnvError(f"No episode ended in {env.name}: its agents stayed away for {LONGEST_ABSENCE:,} steps.")
-    return result
+    return tally.result
+
+
+class _Tally:
+    """The episode that is under way in every row, and what those that ended gave."""
+
+    def __init__(self, env: VecEnv) -> None:
+        """To be made when the first episodes have just begun."""
+        rows = env.num_rows
+        self.result = Evaluation(rows=rows)
+        self.lengths = torch.zeros(rows, dtype=torch.int64)
+        self.numbers = torch.arange(rows)
+        self._env = env
+        self._returns = torch.zeros(rows, dtype=torch.float64)
+        self._starts = {name: values.cpu().clone() for name, values in describe_starts(env).items()}
+
+    def add(self, step: Step, present: Tensor | None) -> None:
+        self._returns += step.reward.cpu()
+        self.lengths += 1 if present is None else present
+
+    def count(self, ended: Tensor, metrics: dict[str, Tensor]) -> None:
+        """Rows whose episodes ended, and what their last step said."""
+        if not bool(ended.any()):
+            return
+        result, before = self.result, len(self.result.returns)
+        result.returns += self._returns[ended].tolist()
+        result.lengths += self.lengths[ended].tolist()
+        result.numbers += self.numbers[ended].tolist()
+        for name, values in self._starts.items():
+            result.starts.setdefault(name, []).extend(values[ended].tolist())
+        for name, values in metrics.items():
+            kept = result.labels if name in self._env.labels else result.metrics
+            kept.setdefault(name, [math.nan] * before).extend(values.cpu()[ended].tolist())
+
+    def count_cut(self, cut: Tensor, metrics: dict[str, Tensor]) -> None:
+        """Episodes that did not come to their end have told nothing but which they were."""
+        before, labels = len(self.result.returns), self._env.labels
+        self.count(cut, {n: v if n in labels else torch.full_like(v, math.nan) for n, v in metrics.items()})
+        self.result.cut |= set(range(before, len(self.result.returns)))
+
+    def begin_anew(self, done: Tensor) -> None:
+        """New episodes have begun in these rows."""
+        self._returns[done], self.lengths[done] = 0.0, 0
+        self.numbers[done] += self._env.num_rows
+        if self._starts and bool(done.any()):
+            for name, values in describe_starts(self._env).items():
+                self._starts[name][done] = values.cpu()[done]
 
 
 class _Stepper:
@@ -143,39 +226,6 @@ class _Stepper:
         self._graph()
         assert self._step is not None
         return self._step
-
-
-def _count(
-    result: Evaluation,
-    ended: Tensor,
-    returns: Tensor,
-    lengths: Tensor,
-    metrics: dict[str, Tensor],
-    labels: tuple[str, ...],
-) -> None:
-    if not bool(ended.any()):
-        return
-    before = len(result.returns)
-    result.returns += returns[ended].tolist()
-    result.lengths += lengths[ended].tolist()
-    for name, values in metrics.items():
-        kept = result.labels if name in labels else result.metrics
-        kept.setdefault(name, [math.nan] * before).extend(values.cpu()[ended].tolist())
-
-
-def _count_cut(
-    result: Evaluation,
-    cut: Tensor,
-    returns: Tensor,
-    lengths: Tensor,
-    metrics: dict[str, Tensor],
-    labels: tuple[str, ...],
-) -> None:
-    """Episodes that did not come to their end have told nothing but which they were."""
-    before = len(result.returns)
-    known = {name: v if name in labels else torch.full_like(v, math.nan) for name, v in metrics.items()}
-    _count(result, cut, returns, lengths, known, labels)
-    result.cut |= set(range(before, len(result.returns)))
 
 
 def limit_warnings(config: TrainConfig, env: VecEnv) -> tuple[str, ...]:
@@ -209,18 +259,20 @@ class PolicyEvaluator:
         self._config, self._policy = config, policy
         self._env: VecEnv | None = None
         self.newest: Evaluation | None = None  # with the most likely actions
+        self.records: list[dict[str, Any]] = []  # of the newest evaluation's episodes, one for each way of acting
 
     def measure(self, deterministic: bool, interrupted: Callable[[], bool] = lambda: False) -> Evaluation:
         """The episodes of one evaluation, with the most likely actions or sampled ones."""
         config = self._config
         if self._env is None:
             self._env = make_eval_env(config.env, config.eval.episodes, self._policy.device)
-        seed, limits = derive_seed(config.seed, 3), (config.eval.max_steps, config.cuda_graphs)
+        seed, limits = derive_seed(config.seed, EVAL_STREAM), (config.eval.max_steps, config.cuda_graphs)
         return evaluate(self._policy, self._env, config.eval.episodes, seed, deterministic, interrupted, *limits)
 
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
         """`eval/…` with the most likely actions and, if wanted, `eval_stochastic/…`; empty when interrupted."""
         metrics: dict[str, float] = {}
+        records = []
         for prefix, deterministic in (("eval", True), ("eval_stochastic", False)):
             if deterministic or self._config.eval.stochastic:
                 result = self.measure(deterministic, interrupted)
@@ -228,8 +280,15 @@ class PolicyEvaluator:
                     return {}
                 if deterministic:
                     self.newest = result
+                acting = "deterministic" if deterministic else "sampled"
+                records.append({"actions": acting, "seed": self._config.seed, **result.record()})
                 metrics |= {f"{prefix}/{name}": value for name, value in result.summary().items()}
+        self.records = records
         return metrics
+
+    def start_words(self) -> dict[str, list[str]]:
+        """See `abilities.DescribesStarts`."""
+        return {} if self._env is None else start_words(self._env)
 
     def close(self) -> None:
         if self._env is not None:

@@ -50,6 +50,14 @@ class Job(ABC):
         """Of the newest evaluation, a line for each kind of episode; empty where there are no kinds."""
         return []
 
+    def evaluated_episodes(self) -> list[dict[str, Any]]:
+        """Every episode of the newest evaluation: an `Evaluation.record` for each way of acting."""
+        return []
+
+    def start_words(self) -> dict[str, list[str]]:
+        """What the numbers that tell those episodes' starts stand for."""
+        return {}
+
     def fault_advice(self) -> Mapping[str, str]:
         """What the metrics of a row that count faults mean, to be said after their numbers."""
         return {}

@@ -31,6 +31,7 @@ from ludus.files import TRANSIENT, persistently, write_whole
 from ludus.policies.policy import Policy
 from ludus.show.batch_log import BatchLog
 from ludus.show.console import Console
+from ludus.show.episode_log import MOST_BYTES, EpisodeLog
 from ludus.show.run_state import Level, quality, system_metrics
 from ludus.show.sinks import Tee
 from ludus.training.callbacks import Callback
@@ -50,7 +51,7 @@ from ludus.training.checkpoint import (
 from ludus.training.evaluator import judged_task
 from ludus.training.interrupt import Interrupt
 from ludus.training.job import Job
-from ludus.training.run_folder import BEST
+from ludus.training.run_folder import BEST, EPISODES
 from ludus.training.starting import start_from
 
 PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
@@ -77,12 +78,19 @@ class Counters:
     logged_batches: int = 0  # whose losses are in the batch log
     epoch_loss: float = 0.0  # the sum of those of the present epoch …
     epoch_batches: int = 0  # … and how many they are
+    episode_lines: int = 0  # in the log of evaluated episodes
 
 
 def _counters_from(saved: dict[str, Any]) -> Counters:
     """Counters from a checkpoint, which must be numbers of the right kind."""
     kinds = {name: type(value) for name, value in asdict(Counters()).items()}
-    saved = {"best_task": "", "epoch_loss": 0.0, "epoch_batches": 0} | saved  # older checkpoints lack these
+    new = {
+        "best_task": "",
+        "epoch_loss": 0.0,
+        "epoch_batches": 0,
+        "episode_lines": 0,
+    }  # older checkpoints lack these
+    saved = new | saved
     values = {name: kind(saved[name]) for name, kind in kinds.items()}
     counts = [value for value in values.values() if type(value) is int]
     if min(counts) < -1 or max(counts) > 10**15 or not math.isfinite(values["seconds"]):
@@ -116,6 +124,7 @@ class Trainer:
         self._make_job, self._make_sinks, self._keep_folder = make_job, make_sinks, keep_folder
         self._unsaved = 0  # checkpoints in a row that could not be written
         self._batch_log = BatchLog(run_dir / f"{self.job.batch_loss}.f32")
+        self._episode_log = EpisodeLog(run_dir / EPISODES)
         self._row_at = (time.perf_counter(), 0)  # when and at which step the last row was written
         self._recent_losses: list[float] = []
         self._warned_of: set[str] = set()
@@ -145,7 +154,7 @@ class Trainer:
         """Train to the end of the plan. True when it came to its end, False when it was stopped before."""
         plan = self.plan
         self.sinks = self._make_sinks(self.step, self.counters.metric_rows)
-        self._batch_log.cut_to(self.counters.logged_batches)
+        self._cut_logs()
         self.console.start(plan.total_steps, self.step, plan.unit)
         self._row_at = (time.perf_counter(), self.step)
         self._since = time.perf_counter() - self.counters.seconds
@@ -227,6 +236,7 @@ class Trainer:
             metrics |= self.job.other_names(metrics, seconds)
             self._write(metrics)
             self._write_table()
+            self._log_episodes()
         return metrics
 
     def _write_table(self) -> None:
@@ -307,6 +317,27 @@ class Trainer:
             )
         counters.epoch_loss, counters.epoch_batches = 0.0, 0
 
+    def _log_episodes(self) -> None:
+        """episodes.jsonl: what every episode of the newest evaluation gave."""
+        records = self.job.evaluated_episodes()
+        if records and not self.counters.episode_lines:  # what numbers stand for is said once
+            records[0] = {**records[0], "words": self.job.start_words()}
+        try:
+            if self._episode_log.append(self.step, records):
+                self.counters.episode_lines += len(records)
+            elif "episodes" not in self._warned_of:
+                self._warned_of.add("episodes")
+                self.console.warning(f"{EPISODES} has {MOST_BYTES:,} bytes: later evaluations are not recorded.")
+        except OSError as error:
+            if error.errno not in TRANSIENT:
+                raise
+            self.console.warning(f"The episodes of an evaluation could not be written: {error.strerror}.")
+
+    def _cut_logs(self) -> None:
+        """Forget what was logged after the present step: it will be made again."""
+        self._batch_log.cut_to(self.counters.logged_batches)
+        self._episode_log.cut_to(self.counters.episode_lines)
+
     def _is_better(self, metrics: dict[str, float]) -> bool:
         if not metrics:
             return False
@@ -333,6 +364,13 @@ class Trainer:
     def _write(self, metrics: dict[str, float]) -> None:
         self.sinks.write(self.step, metrics)
         self.counters.metric_rows += 1
+
+    def write_result(self, result: dict[str, float]) -> None:
+        """The last row: what was measured after the training. A resume that goes on cuts it off again."""
+        if not hasattr(self, "sinks"):
+            self.sinks = self._make_sinks(self.step, self.counters.metric_rows)
+        self.sinks.write(self.step, {f"final/{name}": value for name, value in result.items()})
+        self.sinks.flush()
 
     def _show_progress(self, share: float, batch: int) -> None:
         """Within an iteration: so much of its steps and so many of its batches are done."""
@@ -489,7 +527,7 @@ class Trainer:
             self._begin_again()
         self.sinks.close()
         self.sinks = self._make_sinks(self.step, self.counters.metric_rows)
-        self._batch_log.cut_to(self.counters.logged_batches)
+        self._cut_logs()
         self.counters.rollbacks = rollbacks
         self.job.set_rate_factor(factor)
 

@@ -20,7 +20,9 @@ FINAL = "final"
 BEST = "best"
 CHECKPOINTS = "checkpoints"
 SET_ASIDE = "set_aside"
-RECORDS = (CONFIG, "run.json", "trust.json", "metrics.jsonl", "evaluation.json", "R_loss.f32")
+EPISODES = "episodes.jsonl"
+RESULTS = "results.json"
+RECORDS = (CONFIG, "run.json", "trust.json", "metrics.jsonl", "evaluation.json", EPISODES, RESULTS, "R_loss.f32")
 _FOLDERS = (CHECKPOINTS, SET_ASIDE, "tb", "tb/by_batch", "wandb", "nan_dump")
 _FILES = (*RECORDS, "report.html", "replay.html", LOCK)
 # Who has a file or folder of such a name did not get it from a lock that a killed training left behind.

@@ -122,6 +122,12 @@ class OnPolicyJob(Job):
         newest = self._evaluator.newest
         return [] if newest is None else tabulate(self.collector.groups[0].env, newest.metrics, newest.labels)
 
+    def evaluated_episodes(self) -> list[dict[str, Any]]:
+        return list(self._evaluator.records)
+
+    def start_words(self) -> dict[str, list[str]]:
+        return self._evaluator.start_words()
+
     def cycle_metrics(self) -> dict[str, float]:
         return self.collector.episode_metrics()
 

@@ -1,6 +1,7 @@
 """A policy that learns from a replay, whether environments fill it (`online.py`) or files (`offline.py`)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -81,6 +82,12 @@ class ReplayJob(StoreJob):
 
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
         return self._evaluator.evaluate(interrupted)
+
+    def evaluated_episodes(self) -> list[dict[str, Any]]:
+        return list(self._evaluator.records)
+
+    def start_words(self) -> dict[str, list[str]]:
+        return self._evaluator.start_words()
 
     def cycle_metrics(self) -> dict[str, float]:
         return {**super().cycle_metrics(), **self._reward_metrics()}

@@ -174,6 +174,13 @@ class MimicTask(HumanoidTask):
         shares = None if self._evaluation else self.starts.shares().tolist()
         return clip_table(self.library.names, labels["clip"], metrics, shares)
 
+    def describe_starts(self) -> dict[str, Tensor]:
+        """Which clip is followed, and from which second of it."""
+        return {"clip": self.memory["clip"], "time": self.memory["time"]}
+
+    def start_words(self) -> dict[str, list[str]]:
+        return {"clip": list(self.library.names)}
+
     # Beginning and ending -----------------------------------------------------------------------
     def new_episodes(self, rows: Rows, n: int) -> dict[str, Tensor]:
         values = super().new_episodes(rows, n) | {"error_sum": torch.zeros(n, device=self.device)}

@@ -243,6 +243,14 @@ class KukaPickPlace(SimTask):
     def begun(self, rows: Rows) -> dict[str, Tensor]:
         return {"best_potential": self._potential(rows)[0]}
 
+    def describe_starts(self) -> dict[str, Tensor]:
+        """Where cube and pad stand on the table, in metres."""
+        cube, pad = self._qpos[:, 9:11], self.memory["goal"][:, :2]
+        return {"cube_x": cube[:, 0], "cube_y": cube[:, 1], "pad_x": pad[:, 0], "pad_y": pad[:, 1]}
+
+    def start_words(self) -> dict[str, list[str]]:
+        return {}
+
     def _places(self, n: int) -> tuple[Tensor, Tensor]:
         """([n, 3], [n, 3]) centres of cube and pad, standing apart from each other."""
         cube = torch.full((n, 3), TABLE_TOP + CUBE_HALF, dtype=self.dtype, device=self.device)

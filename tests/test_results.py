@@ -1,0 +1,295 @@
+"""The end of a training: the result on new starts, every evaluated episode on record, and what failed."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import ludus
+from humanoid_envs import Still, make, standing_clip, walk_clip
+from ludus import cli
+from ludus.config import EvalConfig, TrainConfig
+from ludus.measuring import final_episodes
+from ludus.show import episode_log
+from ludus.show.console import Console
+from ludus.show.episode_log import EpisodeLog
+from ludus.show.jsonl import read_metrics
+from ludus.show.result_text import failure_lines, failures_of
+from ludus.show.results import (
+    Measurement,
+    episodes_of,
+    forget_later,
+    headline,
+    keep_measurement,
+    newest_evaluation,
+    read_measurements,
+)
+from ludus.show.text import best_mark
+from ludus.training.evaluator import evaluate
+from ludus.training.loop import Trainer
+from test_hostile_pages import _ODD
+
+KUKA: dict[str, Any] = {
+    "env.num_envs": 8,
+    "env.max_steps": 20,
+    "ppo.minibatches": 2,
+    "ppo.update_epochs": 1,
+    "loop.total_steps": 512,
+    "eval.every": 128,
+    "eval.episodes": 4,
+    "eval.final_episodes": 6,
+    "log.report": False,
+    "log.tensorboard": False,
+}
+CARTPOLE: dict[str, Any] = {
+    "env.num_envs": 4,
+    "ppo.horizon": 8,
+    "ppo.minibatches": 2,
+    "loop.total_steps": 256,
+    "eval.every": 64,
+    "eval.episodes": 3,
+    "log.report": False,
+    "log.tensorboard": False,
+}
+
+
+@pytest.fixture(scope="module")
+def kuka(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ludus.train(
+        "kuka-pick-place", tmp_path_factory.mktemp("kuka") / "run", console=Console("quiet"), **KUKA
+    )
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    def run(*arguments: Any) -> str:
+        monkeypatch.setattr(sys, "argv", ["ludus", *map(str, arguments)])
+        capsys.readouterr()
+        cli.main()
+        return capsys.readouterr().out
+
+    return run
+
+
+def cartpole(folder: Path, *callbacks: ludus.Callback, **settings: Any) -> Path:
+    every = {**CARTPOLE, **settings}
+    return ludus.train("gym:CartPole-v1", folder, callbacks, Console("quiet"), overrides=every)
+
+
+# The result -----------------------------------------------------------------------------------------
+def test_a_training_ends_with_its_result_on_new_starts(call: Callable[..., str], tmp_path: Path) -> None:
+    flags = [part for name, value in CARTPOLE.items() if value for part in (f"--{name.replace('_', '-')}", value)]
+    out = call("train", "gym:CartPole-v1", "--run-dir", tmp_path / "run", "--log.no-report", *flags)
+    (kept,) = read_measurements(tmp_path / "run" / "results.json")
+    last = out.splitlines()[-3:]
+    assert last[0].startswith(f"Result of the best policy (step {kept.step:,}")
+    assert last[1] == f"on {kept.result['episodes']:.0f} new starts, deterministic actions, seed 0:"
+    assert f"length {kept.result['mean_ep_length']:.1f} steps" in last[2]
+    row = read_metrics(tmp_path / "run" / "metrics.jsonl")[-1]
+    assert row["final/mean_reward"] == kept.result["mean_reward"]
+    assert kept.by == "train"
+    assert kept.trained == 256
+    assert kept.usual
+
+
+def test_ludus_eval_repeats_the_result_and_keeps_its_own(call: Callable[..., str], kuka: Path) -> None:
+    before = read_measurements(kuka / "results.json")
+    assert json.loads(call("eval", kuka, "--json"))["mean_reward"] == before[0].result["mean_reward"]
+    call("eval", kuka, "--episodes", 3, "--stochastic", "--seed", 9, "--randomization", "off")
+    *_, repeated, other = read_measurements(kuka / "results.json")
+    assert repeated.episodes == before[0].episodes
+    assert (other.by, other.actions, other.seed, other.settings) == (
+        "eval",
+        "sampled",
+        9,
+        {"randomization": "off"},
+    )
+    assert not other.usual
+    assert headline([repeated, other], repeated.checkpoint) == repeated
+
+
+def test_neither_training_nor_the_choice_of_the_best_has_seen_the_starts(kuka: Path) -> None:
+    (step, chosen), measured = newest_evaluation(kuka / "episodes.jsonl"), read_measurements(kuka / "results.json")
+    new = episodes_of(measured[0].episodes, {})
+    assert step == 512
+    assert (len(chosen), len(new)) == (4, 6)
+    assert {e.start["cube_x"] for e in chosen}.isdisjoint(e.start["cube_x"] for e in new)
+    assert all(0.44 < float(e.start["cube_x"]) < 0.71 for e in new)
+
+
+def test_the_measurement_takes_at_most_a_quarter_of_a_short_trainings_steps() -> None:
+    config = TrainConfig(eval=EvalConfig(episodes=20, final_episodes=100))
+    assert final_episodes(config, 1_000_000, 500.0) == 100
+    assert final_episodes(config, 100_000, 500.0) == 50
+    assert final_episodes(config, 1_000, 500.0) == 20
+    assert final_episodes(TrainConfig(eval=EvalConfig(episodes=20, final_episodes=10)), 1_000, 500.0) == 10
+
+
+def test_a_training_that_should_not_be_measured_is_not(tmp_path: Path) -> None:
+    run = cartpole(tmp_path / "run", **{"eval.final_episodes": 0})
+    assert not (run / "results.json").exists()
+    assert "final/mean_reward" not in read_metrics(run / "metrics.jsonl")[-1]
+
+
+class Impatient(gym.Env):
+    """Presses Ctrl-C in the first episode after the training."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
+    trained, pressed = False, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        if Impatient.trained and not Impatient.pressed:
+            Impatient.pressed += 1
+            os.kill(os.getpid(), signal.SIGINT)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return np.zeros(1, np.float32), 1.0, self.steps == 5, False, {}
+
+
+class Note(ludus.Callback):
+    def on_end(self, run: Trainer) -> None:
+        Impatient.trained = True
+
+
+def test_ctrl_c_while_the_result_is_measured_leaves_a_whole_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gym.register("test-results/Impatient-v0", lambda **_: Impatient(), max_episode_steps=10)
+    with Console("plain") as screen:
+        settings = {**CARTPOLE, "log.report": True}
+        ludus.train("gym:test-results/Impatient-v0", tmp_path / "run", [Note()], screen, overrides=settings)
+    assert Impatient.pressed == 1
+    out = capsys.readouterr().out
+    assert "the run is saved and whole" in out
+    assert out.splitlines()[-1].startswith("Not measured; that, and the report, follow with: ludus resume")
+    assert (tmp_path / "run" / "final").exists()
+    assert not (tmp_path / "run" / "results.json").exists()
+    ludus.resume(tmp_path / "run", console=Console("quiet"))
+    (kept,) = read_measurements(tmp_path / "run" / "results.json")
+    assert kept.result["mean_ep_length"] == 5
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+# Episodes on record ---------------------------------------------------------------------------------
+class StopAt(ludus.Callback):
+    def __init__(self, iteration: int) -> None:
+        self.iteration = iteration
+
+    def on_iteration(self, run: Trainer) -> bool:
+        return run.counters.iteration != self.iteration
+
+
+def test_every_evaluation_is_on_record_and_a_resumed_run_writes_the_same(tmp_path: Path) -> None:
+    whole, stopped = cartpole(tmp_path / "whole"), cartpole(tmp_path / "stopped", StopAt(5))
+    with (stopped / "episodes.jsonl").open("ab") as file:  # which the resumed run would write again
+        file.write(b'{"step":192,"half a li')
+    ludus.resume(stopped, console=Console("quiet"))
+    lines = (whole / "episodes.jsonl").read_bytes()
+    assert (stopped / "episodes.jsonl").read_bytes() == lines
+    records = [json.loads(line) for line in lines.splitlines()]
+    assert [(r["step"], r["actions"]) for r in records] == [
+        (step, actions) for step in (64, 128, 192, 256) for actions in ("deterministic", "sampled")
+    ]
+    rows = [row for row in read_metrics(whole / "metrics.jsonl") if "eval/mean_reward" in row]
+    for row, record in zip(rows, records[::2], strict=True):
+        assert np.mean(record["return"]) == pytest.approx(row["eval/mean_reward"], rel=1e-5)
+        assert np.mean(record["length"]) == pytest.approx(row["eval/mean_ep_length"])
+
+
+def test_the_record_does_not_grow_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episode_log, "MOST_BYTES", 100)
+    log = EpisodeLog(tmp_path / "episodes.jsonl")
+    assert log.append(1, [{"return": [1]}] * 3)
+    assert not log.append(2, [{"return": [1.5] * 20}])
+    log.cut_to(2)
+    assert (tmp_path / "episodes.jsonl").read_text() == '{"step":1,"return":[1]}\n' * 2
+
+
+def test_a_humanoids_episodes_are_told_by_clip_and_time() -> None:
+    env = make([standing_clip(seconds=0.5), walk_clip()], evaluation=True, eval_starts=2, max_steps=10)
+    record = evaluate(Still(), env, 1, 0, True).record()  # type: ignore[arg-type]
+    starts = [dict(e.start) for e in episodes_of(record, env.start_words())]
+    assert [s["clip"] for s in starts] == [env.library.names[i] for i in (0, 1, 1)]
+    assert [float(s["time"]) for s in starts] == pytest.approx([0, 0, 0.6])
+
+
+# Failures -------------------------------------------------------------------------------------------
+def test_failing_starts_are_listed(call: Callable[..., str], kuka: Path) -> None:
+    out = call("eval", kuka, "--failures")
+    assert "6 of 6 episodes failed:" in out
+    first = episodes_of(read_measurements(kuka / "results.json")[0].episodes, {})[0]
+    x, y = (float(first.start[f"cube_{axis}"]) for axis in "xy")
+    assert f"cube ({x:.3f}, {y:.3f})  pad (" in out
+    listed = json.loads(call("eval", kuka, "--failures", "--json"))["failures"]
+    assert [failed["number"] for failed in listed] == [0, 1, 2, 3, 4, 5]
+
+
+def test_where_success_is_not_told_the_lowest_returns_are_listed() -> None:
+    record = {"episode": [*range(50)], "return": [float(i) for i in range(50)][::-1], "length": [1] * 50}
+    episodes = episodes_of(record, {})
+    assert [e.number for e in failures_of(episodes)] == [49, 48, 47, 46, 45]
+    assert "does not tell success" in failure_lines(episodes, 3)[0]
+    assert failure_lines(episodes, 3)[-1] == "… and 2 more"
+    assert failure_lines(episodes_of({**record, "success": [1] * 50}, {}), 3) == ["0 of 50 episodes failed."]
+
+
+# The file -------------------------------------------------------------------------------------------
+def a_measurement(**changes: Any) -> Measurement:
+    facts = {"by": "eval", "checkpoint": "step_5", "step": 5, "trained": 9, "best": True, "seed": 0}
+    return Measurement(**{**facts, "actions": "deterministic", "result": {"episodes": 3.0}, **changes})
+
+
+def test_very_many_measurements_are_forgotten_but_not_the_trainings_own(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    keep_measurement(path, a_measurement(by="train"))
+    for seed in range(60):
+        keep_measurement(path, a_measurement(seed=seed))
+    kept = read_measurements(path)
+    assert (kept[0].by, kept[-1].seed, len(kept)) == ("train", 59, 52)
+    forget_later(path, 8)
+    assert read_measurements(path) == []
+
+
+def test_the_measurement_with_the_most_episodes_is_the_headline() -> None:
+    few, many = a_measurement(), a_measurement(result={"episodes": 200.0})
+    others = [a_measurement(checkpoint="step_7"), a_measurement(best=False, result={"episodes": 900.0})]
+    assert headline([few, many, *others, few], "step_5") == many
+    assert headline([few], "step_6") is None
+
+
+@pytest.mark.parametrize("number", range(len(_ODD)))
+def test_odd_values_in_a_strangers_results_are_left_out(tmp_path: Path, number: int) -> None:
+    odd, path = _ODD[number], tmp_path / "file"
+    good = json.loads(json.dumps(a_measurement().__dict__))
+    for content in (odd, [odd], *([{**good, name: odd}] for name in good)):
+        path.write_bytes(json.dumps(content).encode("utf-8", "replace"))
+        for measurement in read_measurements(path):
+            assert all(abs(v) < 1e101 for v in measurement.result.values())
+            failure_lines(episodes_of(measurement.episodes, measurement.words), 5)
+    line = {"step": 1, "actions": "deterministic", "episode": [0], "return": [1.0], "length": [2], "success": [0]}
+    line |= {"starts": {"cube_x": [1.0]}, "words": {"cube_x": ["a", "b"]}, "cut": []}
+    for name in line:
+        for value in (odd, [odd], {"cube_x": odd}, {"cube_x": [odd]}):
+            path.write_text(json.dumps({**line, name: value}) + "\n")
+            failure_lines(newest_evaluation(path)[1], 5)
+
+
+def test_the_mark_of_the_best_says_by_what_it_was_chosen() -> None:
+    assert best_mark({"eval/success_rate": 0.9}) == " ★ best"
+    both = {"eval/success_rate": 0.85, "eval_stochastic/success_rate": 0.8}
+    assert best_mark(both) == " ★ best (mean with sampled 82.5 %)"
+    assert (
+        best_mark({"eval/mean_reward": 3.0, "eval_stochastic/mean_reward": 1.0}) == " ★ best (mean with sampled 2)"
+    )
