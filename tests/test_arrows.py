@@ -30,11 +30,12 @@ MAP = {
     "buffers": "envs.vec errors",
     "data": "envs.check errors files ranges",
     "config": "envs errors policies ranges",
-    "config_files": "config envs errors files",
+    "config_files": "config envs errors files ranges",
     "trust": "config envs.mujoco.terms errors files",
     "training": "config envs errors files graphs policies show",  # it knows jobs, and no algorithm
     "algorithms": "buffers config config_files data declared envs errors graphs policies ranges training trust",
-    "settings": "algorithms.registry config config_files errors policies",
+    "setting_names": "algorithms.registry config errors",
+    "settings": "algorithms.registry config config_files errors policies setting_names",
     "presets": "algorithms config data.config declared envs errors policies",
     "saved_run": "algorithms.registry config config_files errors policies ranges settings training trust",
     "rewards": "algorithms data errors policies saved_run show training",
@@ -47,7 +48,7 @@ MAP = {
     "saved_run settings show training trust version viewing",
     "run": "config envs export policies rewards runs saved_run show training",
     "commands": "algorithms.registry algorithms.summaries config config_files data envs errors export "
-    "measuring motion_viewing presets recording rewards runs saved_run scaffold settings show "
+    "measuring motion_viewing presets ranges recording rewards runs saved_run scaffold setting_names settings show "
     "training.run_folder trust",
     "cli": "errors version",  # it finds the verbs of `commands` by name, when one is used
     "__main__": "cli",

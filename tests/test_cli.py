@@ -395,7 +395,7 @@ def test_bad_input_is_one_sentence(
     ("arguments", "part"),
     [
         (("train", "gym:CartPole-v1", "--ppo.learning-rat", "1"), "--ppo.learning-rate"),
-        (("train", "gym:CartPole-v1", "--lr", "1"), "--lr"),
+        (("train", "gym:CartPole-v1", "--learning-rates", "1"), "--learning-rate"),
         (("train", "gym:CartPole-v1", "--ppo.gamma", "much"), "--ppo.gamma"),
         (("eval", "run", "--episodes", "many"), "--episodes"),
         (("eval",), "Folder of the run"),
@@ -457,7 +457,7 @@ def test_a_path_that_cannot_be_is_one_sentence(
 
 
 def test_python_gets_the_same_sentences() -> None:
-    with pytest.raises(ConfigError, match="unknown setting 'gama'"):
+    with pytest.raises(ConfigError, match=r"unknown setting 'gama'\. Did you mean 'gamma'"):
         ludus.train("gym:CartPole-v1", gama=0.9)
     with pytest.raises(ConfigError, match=r"unknown setting 'env\.color'"):
         ludus.make_env("kuka-pick-place", color="red")

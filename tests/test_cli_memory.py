@@ -92,7 +92,7 @@ def test_list_shows_how_to_name_environments_of_every_kind(call: Callable[..., R
 
 
 def test_help_tells_of_memory_segments_and_devices(call: Callable[..., Result]) -> None:
-    result = call("train", "forage", "--help")
+    result = call("train", "forage", "--help-all")
     assert result.code == 0
     for flag in ("--policy.memory", "--ppo.segments", "--ppo.prio-alpha", "--ppo.rho-clip", "--precision"):
         assert flag in result.out

@@ -14,7 +14,7 @@ import yaml
 
 import ludus
 from ludus.algorithms.imitation.config import AdversaryConfig, AMPTrainConfig
-from ludus.algorithms.on_policy.config import check_divides
+from ludus.algorithms.on_policy.config import count_minibatches
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.algorithms.registry import built_in
 from ludus.algorithms.replay.config import DQNTrainConfig
@@ -165,12 +165,9 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (
-            ("--batch-size", "7"),
-            "--batch-size is a setting of dqn, reward, sac and td3: with --algo ppo",
-        ),
+        (("--buffer-size", "7"), "--buffer-size is a setting of dqn, reward, sac and td3: with --algo ppo"),
         (("--train-batches=5",), "PPO takes --ppo.minibatches × --ppo.update-epochs gradient steps an iteration."),
-        (("--replay.batch-size", "7"), "PPO splits an iteration's steps into --ppo.minibatches parts."),
+        (("--replay.batch-size", "7"), "PPO has minibatches of --ppo.batch-size steps."),
         (("--sac.alpha", "0.5"), "--sac.alpha is a setting of sac: with --algo ppo it would do nothing."),
         (("--algo", "dqn", "--ppo.horizon", "8"), "--ppo.horizon is a setting of amp and ppo: with --algo dqn"),
         (
@@ -196,8 +193,8 @@ def test_correctness_09_the_same_in_python_and_in_a_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     config = find_preset("gym:CartPole-v1").config
-    with pytest.raises(ConfigError, match="--batch-size is a setting of dqn, reward, sac and td3"):
-        apply_overrides(config, {"batch_size": 7})
+    with pytest.raises(ConfigError, match="--train-batches is a setting of dqn, reward, sac and td3"):
+        apply_overrides(config, {"train_batches": 7})
     with pytest.raises(ConfigError, match=r"--replay\.batch-size is a setting of dqn, reward, sac and td3"):
         apply_overrides(config, {"replay": {"batch_size": 7}})
     file = tmp_path / "mine.yaml"
@@ -271,7 +268,7 @@ def test_correctness_05_what_the_machine_cannot_hold_is_refused_before_it_is_mad
 def test_correctness_05_the_nearest_divisors_of_a_huge_number_are_found_at_once() -> None:
     config = PPOConfig(minibatches=7)
     with pytest.raises(ConfigError, match=r"Try --ppo\.minibatches 4 or 8"):
-        check_divides(config, SegmentSchedule(2**20, 2**20, 2**16), False)
+        count_minibatches(config, SegmentSchedule(2**20, 2**20, 2**16), False)
 
 
 def test_correctness_05_more_simulations_than_fit_are_refused_before_they_are_made(

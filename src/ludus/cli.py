@@ -48,7 +48,7 @@ COMMANDS = {
     "record": Command("data", "RUN|scripted", "demonstrations of the KUKA: successes and failures"),
     "label": Command("rewards", "FILE --run RUN", "a copy of recorded data with a learned reward"),
     "list": Command("environments", "", "presets and algorithms"),
-    "new": Command("new", "NAME", "a task of your own, or of your robot (--mjcf), that trains"),
+    "new": Command("new", "NAME", "a task of your own, or of your robot, that trains"),
     "check": Command("environments", "ENV", "what is wrong with an environment"),
     "doctor": Command("doctor", "", "what this machine and installation can do"),
 }

@@ -153,6 +153,17 @@ class TrainConfig:
         """A sentence where a setting (`replay.batch_size`), given beside others, would do nothing; else empty."""
         return ""
 
+    def settled(self, given: Collection[str]) -> Self:
+        """What a user gave, by these full names, wins over what a preset says besides."""
+        loop = self.loop
+        if "loop.total_steps" in given and "loop.epochs" not in given:
+            loop = dataclasses.replace(loop, epochs=0)
+        elif "loop.total_steps" in given and loop.epochs:
+            raise ConfigError("--total-steps and --epochs both say how long to train: give one of them.")
+        if "eval.every" in given and "loop.cycles" not in given:
+            loop = dataclasses.replace(loop, cycles=0)
+        return dataclasses.replace(self, loop=loop)
+
     def with_whole_paths(self) -> Self:
         """The same, with files that are found again from any folder."""
         changed = getattr(self.env, "with_whole_paths", None)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import os
 import types
 import typing
@@ -16,6 +15,7 @@ from ludus.config import C, TrainConfig
 from ludus.envs import ENV_KINDS
 from ludus.errors import ConfigError, did_you_mean, plain_text
 from ludus.files import read_bounded
+from ludus.ranges import read_whole
 
 _FILE_BYTES = 200_000  # of a configuration file; what a run writes has about 5,000
 
@@ -115,15 +115,6 @@ def _replace(base: Any, values: dict[str, Any], path: str) -> Any:
     return dataclasses.replace(base, **changes)
 
 
-def _whole_number(value: Any) -> int | None:
-    """2e3 and numpy's integers as what they are; YAML reads 1e5 as text. None for what is no whole number."""
-    try:
-        number = float(value) if isinstance(value, str | float | np.number) else math.nan
-    except ValueError:
-        return None
-    return int(value) if isinstance(value, np.integer) else int(number) if number.is_integer() else None
-
-
 def _coerce(value: Any, hint: Any, name: str) -> Any:
     """`value` as the field's type, or a clear error."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -146,7 +137,10 @@ def _coerce(value: Any, hint: Any, name: str) -> Any:
         return value
     if hint is str and isinstance(value, os.PathLike):
         return os.fspath(value)
-    if hint is int and (whole := _whole_number(value)) is not None:
-        return whole
+    if hint is int and isinstance(value, str | float | np.number):
+        try:
+            return read_whole(str(value))  # 2e3, numpy's numbers, and YAML's 1e5, which is text
+        except ValueError:
+            pass
     wanted = " or ".join(map(repr, arguments)) if origin is typing.Literal else getattr(hint, "__name__", hint)
     raise ConfigError(f"{name} is {value!r}; it must be {wanted}.")

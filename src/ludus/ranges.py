@@ -12,14 +12,16 @@ import math
 import types
 import typing
 from collections.abc import Hashable
+from decimal import Decimal
 from typing import Any
 
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, plain_text
 
 LARGEST_SEED = 2**63 - 1
 MOST_ENVS = 2**20  # also rows, episodes, segments and the transitions of a batch
 MOST_STEPS = 10**15  # of a training, and of whatever counts its parts
 MOST_THREADS = 1024  # also processes
+_UNITS = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9}
 WIDEST_LAYER, MOST_LAYERS = 2**16, 64
 
 
@@ -127,3 +129,16 @@ def told(value: Any) -> str:
     except ValueError:  # Python does not print whole numbers of thousands of digits
         return "a number of thousands of digits"
     return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def read_whole(text: str) -> int:
+    """100000, 100_000, 1e5, 100k or 0.1M."""
+    text = text.strip()
+    unit = _UNITS.get(text[-1:], 1)
+    try:
+        number = Decimal(text if unit == 1 else text[:-1]) * unit
+    except ArithmeticError:  # also of an exponent beyond all bounds
+        number = Decimal("NaN")
+    if not number.is_finite() or abs(number) >= 2**64 or number != int(number):
+        raise ValueError(f"{plain_text(text, 40)!r} is not a whole number")
+    return int(number)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ludus.algorithms.registry import algorithms_with, built_in, find_algorithm
-from ludus.config import C, LoopConfig, TrainConfig, to_dict
+from ludus.config import C, TrainConfig, to_dict
 from ludus.config_files import from_dict, read_values
-from ludus.errors import ConfigError, did_you_mean
+from ludus.errors import ConfigError
 from ludus.policies.policy import LAYER_SETTINGS, LAYERS_AFTER
+from ludus.setting_names import flag_of, names_of, translate, unknown_setting
 
 
 # Files and overrides ----------------------------------------------------------------------------
@@ -44,11 +45,10 @@ def algo_in(path: Path) -> str:
 def apply_overrides(config: C, overrides: dict[str, Any]) -> C:
     """`{"seed": 1, "ppo.learning_rate": 1e-3}` or nested dicts over a configuration."""
     refuse_foreign(config, _names(overrides))
-    for name in overrides:
-        _refuse_unknown(name, config)
     nested: dict[str, Any] = {}
-    for name, value in overrides.items():
-        *path, last = _full_name(name, value, config).split(".")
+    ours = [pair for name, value in overrides.items() for pair in _translated(name, value, config).items()]
+    for name, value in ours:
+        *path, last = name.split(".")
         place = nested
         for part in path:
             place = place.setdefault(part, {})
@@ -57,33 +57,6 @@ def apply_overrides(config: C, overrides: dict[str, Any]) -> C:
 
 
 # What a user asked for --------------------------------------------------------------------------
-def short_names(config: TrainConfig) -> dict[str, str]:
-    """Settings that may be given without their section: total_steps for loop.total_steps.
-
-    Those of other algorithms are known, too, to be refused by their right names.
-    """
-    names = {
-        short: full for algorithm in built_in().values() for short, full in algorithm.config.short_names.items()
-    }
-    names |= {
-        name: f"{sections[0]}.{name}" for name, sections in _sections_of(config).items() if len(sections) == 1
-    }
-    names |= {f.name: f"loop.{f.name}" for f in dataclasses.fields(LoopConfig)} | {"from": "start_from"}
-    names |= {"clip": "env.clips"} if hasattr(config.env, "clips") else {}
-    return names | dict(config.short_names)
-
-
-def _sections_of(config: TrainConfig) -> dict[str, list[str]]:
-    """The sections in which each setting is found; without those that stand outside of any."""
-    found: dict[str, list[str]] = {}
-    for section in dataclasses.fields(config):
-        if dataclasses.is_dataclass(values := getattr(config, section.name)):
-            for setting in dataclasses.fields(values):
-                found.setdefault(setting.name, []).append(section.name)
-    whole = {f.name for f in dataclasses.fields(config)}
-    return {name: sections for name, sections in found.items() if name not in whole}
-
-
 @functools.cache
 def _sections() -> frozenset[str]:
     """Of the configurations of all algorithms of Ludus, which a run of before wrote into every file."""
@@ -95,46 +68,29 @@ def _sections() -> frozenset[str]:
 def settle(config: C, given: Iterable[str]) -> C:
     """What a user gave, by these names, wins over what a preset says besides; what would do nothing is refused."""
     names = _refuse_useless(config, given)
-    loop = config.loop
-    if "loop.total_steps" in names and "loop.epochs" not in names:
-        loop = dataclasses.replace(loop, epochs=0)
-    elif "loop.total_steps" in names and loop.epochs:
-        raise ConfigError("--total-steps and --epochs both say how long to train: give one of them.")
-    if "eval.every" in names and "loop.cycles" not in names:
-        loop = dataclasses.replace(loop, cycles=0)
-    return dataclasses.replace(config, loop=loop)
+    return config.settled(names)
 
 
 def _refuse_useless(config: TrainConfig, given: Iterable[str]) -> set[str]:
     """The full names of what was given; an error for a setting that would do nothing."""
-    names = _full_names(given, config)
+    names = names_of(given, config)
     _refuse_replaced(names, config)
     refuse_foreign(config, names.values())
     for full, name in names.items():
         if why := config.why_useless(full, names):
-            raise ConfigError(f"{_flag(name)}: {why}")
+            raise ConfigError(f"{flag_of(name)}: {why}")
     return set(names)
 
 
 def refuse_foreign(config: TrainConfig, given: Iterable[str]) -> None:
     """An error for a setting of another algorithm."""
     own = {f.name for f in dataclasses.fields(config)}
-    for full, name in _full_names(given, config).items():
+    for full, name in names_of(given, config).items():
         section = full.partition(".")[0]
         if section not in own and section in _sections():
             why = config.why_useless(full, ())
             nothing = f"with --algo {config.algo} it would do nothing. {why}".rstrip()
-            raise ConfigError(f"{_flag(name)} is a setting of {algorithms_with(section)}: {nothing}")
-
-
-def _full_names(given: Iterable[str], config: TrainConfig) -> dict[str, str]:
-    """`loop.total_steps` for `total_steps`, and so on, each with what was given."""
-    short = short_names(config)
-    return {short.get(name, name): name for name in given}
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag_of(name)} is a setting of {algorithms_with(section)}: {nothing}")
 
 
 def _refuse_replaced(names: Iterable[str], config: TrainConfig) -> None:
@@ -173,18 +129,11 @@ def _names(values: dict[str, Any]) -> list[str]:
     return found
 
 
-def _refuse_unknown(name: str, config: TrainConfig) -> None:
-    """A sentence for a name that no section has, or several. Dotted names are looked at as they are applied."""
-    short, sections = short_names(config), _sections_of(config)
-    if "." in name or hasattr(config, name) or name in short:
-        return
-    if name in sections:
-        told = " or ".join(f"{section}={{{name!r}: …}}" for section in sections[name])
-        raise ConfigError(f"{name!r} is a setting of {' and '.join(sections[name])}: say which, {told}.")
-    known = [f.name for f in dataclasses.fields(config)]
-    raise ConfigError(f"unknown setting {name!r}.{did_you_mean(name, [*known, *short])}")
-
-
-def _full_name(name: str, value: Any, config: TrainConfig) -> str:
+def _translated(name: str, value: Any, config: TrainConfig) -> dict[str, Any]:
     """`total_steps` → `loop.total_steps`; but `data={...}` is the section."""
-    return name if isinstance(value, dict) else short_names(config).get(name, name)
+    if isinstance(value, dict) and hasattr(config, name):
+        return {name: value}
+    found = translate(name, value, config)
+    if "." not in next(iter(found)) and not hasattr(config, name):
+        raise unknown_setting(name, config, repr)
+    return found

@@ -2,10 +2,14 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import tyro
 
 from ludus.errors import ConfigError, did_you_mean
+from ludus.ranges import read_whole
+
+T = TypeVar("T")
 
 Verb = Callable[[list[str]], None]
 Flag = tyro.conf.FlagCreatePairsOff  # --json, and no --no-json
@@ -20,6 +24,30 @@ def run_verb_of(family: str, verbs: Mapping[str, Verb], usage: str, known: str, 
     if verb not in verbs:
         raise ConfigError(f"There is no command '{family} {verb}'.{did_you_mean(verb, verbs)} {known}")
     verbs[verb](rest)
+
+
+def call(command: Callable[..., T], arguments: list[str], prog: str) -> T:
+    """A function with its arguments from the command line."""
+    return tyro.cli(command, args=arguments, prog=prog, registry=number_registry())
+
+
+def number_registry() -> Any:
+    """Whole numbers may be 1e5 and 100k."""
+    registry = tyro.constructors.ConstructorRegistry()
+
+    @registry.primitive_rule
+    def whole_rule(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
+        if info.type is not int:
+            return None
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="INT",
+            instance_from_str=lambda words: read_whole(words[0]),
+            is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+            str_from_instance=lambda value: [str(value)],
+        )
+
+    return registry
 
 
 def take_option(arguments: list[str], option: str) -> tuple[list[str], str | None]:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from ludus.commands.arguments import Flag, Verb, run_verb_of
+from ludus.commands.arguments import Flag, Verb, call, run_verb_of
 from ludus.commands.data_info import info_text
 from ludus.data.config import DataConfig
 from ludus.data.files import data_files
@@ -42,7 +42,7 @@ def _info(arguments: list[str]) -> None:
         """
         _print_info(files, filter, json)
 
-    tyro.cli(command, args=arguments, prog="ludus data info")
+    call(command, arguments, "ludus data info")
 
 
 def _print_info(files: tuple[str, ...], only: str, as_json: bool) -> None:
@@ -83,7 +83,7 @@ def record(arguments: list[str]) -> None:
             path = record_episodes(source, out, settings, report, trust)
         print(f"{path}: {settings.episodes} episodes. 'ludus data info {path}' tells more.")
 
-    tyro.cli(command, args=arguments, prog="ludus record")
+    call(command, arguments, "ludus record")
 
 
 @contextmanager

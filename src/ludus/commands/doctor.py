@@ -8,9 +8,8 @@ import sys
 import time
 
 import torch
-import tyro
 
-from ludus.commands.arguments import Verb
+from ludus.commands.arguments import Verb, call
 from ludus.envs import available_cores
 from ludus.errors import LudusError
 
@@ -30,7 +29,7 @@ def doctor(arguments: list[str]) -> None:
         """Say what this machine and installation can do, and what is missing for the rest."""
         sys.exit(0 if _diagnose() else 1)
 
-    tyro.cli(command, args=arguments, prog="ludus doctor")
+    call(command, arguments, "ludus doctor")
 
 
 def _diagnose() -> bool:

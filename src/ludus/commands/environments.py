@@ -7,7 +7,7 @@ from dataclasses import replace
 import tyro
 
 from ludus.algorithms.summaries import algorithm_summaries
-from ludus.commands.arguments import Verb
+from ludus.commands.arguments import Verb, call
 from ludus.presets import OPEN_KINDS, find_preset, preset_summaries
 
 
@@ -21,7 +21,7 @@ def list_presets(arguments: list[str]) -> None:
         print("\nAlgorithms, for any of them (--algo NAME):")
         print(columns_text(algorithm_summaries()))
 
-    tyro.cli(command, args=arguments, prog="ludus list")
+    call(command, arguments, "ludus list")
 
 
 def presets_text() -> str:
@@ -50,7 +50,7 @@ def check(arguments: list[str]) -> None:
         print(format_findings(findings))
         sys.exit(1 if any(finding.level == "error" for finding in findings) else 0)
 
-    tyro.cli(command, args=arguments, prog="ludus check")
+    call(command, arguments, "ludus check")
 
 
 VERBS: dict[str, Verb] = {"list": list_presets, "check": check}

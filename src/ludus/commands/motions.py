@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from ludus.commands.arguments import Flag, Verb, run_verb_of
+from ludus.commands.arguments import Flag, Verb, call, run_verb_of
 from ludus.envs.check import Finding, format_findings
 from ludus.envs.humanoid.catalogue import (
     OWN_FOLDER,
@@ -80,7 +80,7 @@ def _import(arguments: list[str]) -> None:
             _check_targets([out / f"{name}.npz" for name in names])
         _import_all(files, out, lambda file: _named(file, name, fps, loop, licence, source))
 
-    tyro.cli(command, args=[_loop_flag(a) for a in arguments], prog="ludus motions import")
+    call(command, [_loop_flag(a) for a in arguments], "ludus motions import")
 
 
 def _loop_flag(argument: str) -> str:
@@ -173,7 +173,7 @@ def _check(arguments: list[str]) -> None:
             )
         sys.exit(1 if any(f.level == "error" for findings in found.values() for f in findings) else 0)
 
-    tyro.cli(command, args=arguments, prog="ludus motions check")
+    call(command, arguments, "ludus motions check")
 
 
 def _findings_of(file: Path) -> list[Finding]:
@@ -213,7 +213,7 @@ def _list(arguments: list[str]) -> None:
         if failed:
             raise DataError(f"{failed} of {len(paths)} files could not be read.")
 
-    tyro.cli(command, args=arguments, prog="ludus motions list")
+    call(command, arguments, "ludus motions list")
 
 
 def _print_table(rows: list[tuple[str, ...]]) -> None:
@@ -245,7 +245,7 @@ def _view(arguments: list[str]) -> None:
         clips = [clip for file in _files(files, "view") for clip in load_any(file)]
         view_clips(clips, port, seconds, html)
 
-    tyro.cli(command, args=arguments, prog="ludus motions view")
+    call(command, arguments, "ludus motions view")
 
 
 def _files(names: tuple[str, ...], verb: str) -> list[Path]:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import tyro
 
-from ludus.commands.arguments import Verb
+from ludus.commands.arguments import Verb, call
 
 
 def label(arguments: list[str]) -> None:
@@ -32,7 +32,7 @@ def label(arguments: list[str]) -> None:
         use = f"--data {target} --data.reward {label_key(head)}"
         print(f"{target}: {episodes} episodes labelled. Train on them with {use}")
 
-    tyro.cli(command, args=arguments, prog="ludus label")
+    call(command, arguments, "ludus label")
 
 
 VERBS: dict[str, Verb] = {"label": label}

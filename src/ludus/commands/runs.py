@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from ludus.commands.arguments import Flag, Verb
+from ludus.commands.arguments import Flag, Verb, call
 
 _MOST_FAILURES = 100  # listed
 
@@ -44,7 +44,7 @@ def evaluate(arguments: list[str]) -> None:
         """
         _print_evaluation(run, episodes, stochastic, json, seed, clip, randomization, failures, trust)
 
-    tyro.cli(command, args=arguments, prog="ludus eval")
+    call(command, arguments, "ludus eval")
 
 
 def _print_evaluation(
@@ -118,7 +118,7 @@ def play(arguments: list[str]) -> None:
 
         play_run(run, port, seconds, clip, beside, trust)
 
-    tyro.cli(command, args=arguments, prog="ludus play")
+    call(command, arguments, "ludus play")
 
 
 def report(arguments: list[str]) -> None:
@@ -133,7 +133,7 @@ def report(arguments: list[str]) -> None:
 
         print(write_run_report(run, trust))
 
-    tyro.cli(command, args=arguments, prog="ludus report")
+    call(command, arguments, "ludus report")
 
 
 def export(arguments: list[str]) -> None:
@@ -152,7 +152,7 @@ def export(arguments: list[str]) -> None:
         difference = export_onnx(run, file, trust)
         print(f"{file}: largest difference to torch {difference:.1e}")
 
-    tyro.cli(command, args=arguments, prog="ludus export")
+    call(command, arguments, "ludus export")
 
 
 VERBS: dict[str, Verb] = {"eval": evaluate, "play": play, "report": report, "export": export}

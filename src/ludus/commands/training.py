@@ -8,85 +8,101 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from ludus.commands.arguments import Flag, Verb, take_flag, take_option
+from ludus.algorithms.summaries import algorithm_summaries
+from ludus.commands.arguments import Flag, Verb, call, number_registry, take_flag, take_option
 from ludus.commands.environments import presets_text
+from ludus.presets import OPEN_KINDS, find_preset, preset_summaries
 
 if TYPE_CHECKING:
     from ludus.config import TrainConfig
 
+_TAKES_TEXT = ("--run-dir", "--config", "--algo", "--data", "--from")  # whose value may be named like a preset
 _EXIT_INTERRUPTED = 75  # "temporary failure": the run was saved and can be resumed
 
 
 def train(arguments: list[str]) -> None:
-    if not arguments or arguments[0].startswith("-"):
-        print("usage: ludus train PRESET|gym:ID|… [--flags] [--run-dir DIR] [--config FILE]\n\nPresets:")
+    name, rest = _split_preset(arguments)
+    if not name:
+        print("usage: ludus train PRESET|gym:ID|… [settings] [--run-dir DIR] [--config FILE]\n\nPresets:")
         print(presets_text())
         print("\nEnvironments of other packages, by name: 'ludus list' shows how.")
-        print("\n'ludus train PRESET --help' shows every setting of a preset.")
-        sys.exit(0 if arguments and arguments[0] in ("-h", "--help") else 2)
-    _train(arguments[0], arguments[1:])
+        print("'ludus train PRESET --help' shows the settings of a preset, '--help-all' all of them.")
+        sys.exit(0 if {"-h", "--help", "--help-all"} & set(arguments) else 2)
+    _train(name, rest)
+
+
+def _split_preset(arguments: list[str]) -> tuple[str, list[str]]:
+    """The preset, wherever it stands among the flags, and the rest; empty where there is none."""
+    words = [i for i, word in enumerate(arguments) if not word.startswith("-")]
+    alone = [i for i in words if i == 0 or not arguments[i - 1].startswith("-") or "=" in arguments[i - 1]]
+    known = [i for i in words if _is_preset(arguments[i]) and (i == 0 or arguments[i - 1] not in _TAKES_TEXT)]
+    places = [i for i in alone if i in (0, *known)] or known or alone
+    if not places:
+        return "", arguments
+    return arguments[places[0]], arguments[: places[0]] + arguments[places[0] + 1 :]
+
+
+def _is_preset(word: str) -> bool:
+    return word in preset_summaries() or word.partition(":")[0] in OPEN_KINDS
 
 
 def _train(name: str, rest: list[str]) -> None:
-    from ludus.algorithms.registry import algorithm_names
-    from ludus.config_files import load_shared_config
-    from ludus.presets import find_preset
-    from ludus.runs import train as train_preset
-    from ludus.settings import algo_in, load_config, names_in, refuse_foreign, settle
-    from ludus.trust import require_trust_in_file
-
     rest, algo = take_option(rest, "--algo")
     rest, file = take_option(rest, "--config")
     rest, run_dir = take_option(rest, "--run-dir")
     rest, trust = take_flag(rest, "--trust")
-    if file is not None:  # before anything is imported that it names
-        typed = find_preset(name, algo or "").config
-        require_trust_in_file(load_shared_config(Path(file), typed), Path(file), typed, trust)
-        base = find_preset(name, algo or algo_in(Path(file))).config
-        base = settle(load_config(Path(file), base), names_in(Path(file)))
-    else:
-        base = find_preset(name, algo or "").config
+    rest, help_all = take_flag(rest, "--help-all")
+    base = _base(name, algo or "", Path(file) if file is not None else None, trust)
+    if {"-h", "--help"} & set(rest):
+        from ludus.commands.train_help import help_text
+
+        print(help_text(find_preset(name), base))
+        sys.exit(0)
+    from ludus.commands.flags import settings_flags
+    from ludus.settings import settle
+
     # Keyword arguments of an environment go past the flags' types: a file may give any values.
     kwargs = _kwargs_of(base)
-    refuse_foreign(base, _names_given(rest))  # settings of other algorithms, which the flags below do not know
+    flags, given = (["--help"], []) if help_all else settings_flags(rest, base)
     config: TrainConfig = tyro.cli(
         tyro.conf.AvoidSubcommands[type(base)],  # type: ignore[misc]
         registry=_registry(),
         default=_with_kwargs(base, {}),
-        args=_with_short_names(rest, base),
+        args=flags,
         prog=f"ludus train {name}",
         description=(
-            f"{find_preset(name).summary} Another --algo ({', '.join(algorithm_names())}) brings settings and "
+            f"{find_preset(name).summary} Another --algo ({', '.join(algorithm_summaries())}) brings settings and "
             "defaults of its own. Also: --config FILE (settings from a YAML file, before the flags), --trust "
-            "(import the code that such a file names), --run-dir DIR (where the run goes), and without their "
-            f"section {_short_flags(base)} and whatever only one section has."
+            "(import the code that such a file names), --run-dir DIR (where the run goes). The section may be "
+            "left out where no other setting has the name."
         ),
     )
-    config = settle(config, _names_given(rest))
+    config = settle(config, given)
+    from ludus.runs import train as train_preset
+
     folder = train_preset(name, run_dir=run_dir, config=_with_kwargs(config, kwargs | _kwargs_of(config)))
     _exit_if_incomplete(folder)
 
 
-def _short_flags(config: "TrainConfig") -> str:
-    """Those that this configuration has, of the loop and by another name."""
-    from ludus.settings import short_names
+def _base(name: str, algo: str, file: Path | None, trust: bool) -> "TrainConfig":
+    """What the flags are given over: the preset, or a file over it."""
+    if file is None:
+        return find_preset(name, algo).config
+    from ludus.config_files import load_shared_config
+    from ludus.settings import algo_in, load_config, names_in, settle
+    from ludus.trust import require_trust_in_file
 
-    short = {name: full for name, full in short_names(config).items() if _has(config, full)}
-    by_another_name = (*config.short_names.values(), "env.clips")
-    known = [name for name, full in short.items() if full in (f"loop.{name}", *by_another_name)]
-    return ", ".join(f"--{short.replace('_', '-')}" for short in known)
-
-
-def _has(config: "TrainConfig", setting: str) -> bool:
-    section, _, name = setting.partition(".")
-    return hasattr(getattr(config, section, None), name)
+    typed = find_preset(name, algo).config
+    require_trust_in_file(load_shared_config(file, typed), file, typed, trust)  # before it is imported
+    base = find_preset(name, algo or algo_in(file)).config
+    return settle(load_config(file, base), names_in(file))
 
 
 def _registry() -> Any:
-    """Settings that are tables of any values are JSON on the command line."""
+    """Tables of any values are JSON on the command line; those of plain ones are names and values."""
     from ludus.config_files import read_table
 
-    registry = tyro.constructors.ConstructorRegistry()
+    registry = number_registry()
 
     @registry.primitive_rule
     def json_rule(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
@@ -100,7 +116,37 @@ def _registry() -> Any:
             str_from_instance=lambda table: [json.dumps(table)],
         )
 
+    @registry.primitive_rule
+    def pairs_rule(info: tyro.constructors.PrimitiveTypeInfo) -> Any:
+        if info.type != dict[str, bool | int | float | str]:
+            return None
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs="*",
+            metavar="[NAME VALUE]…",
+            instance_from_str=_read_pairs,
+            is_instance=lambda value: isinstance(value, dict),
+            str_from_instance=lambda table: [str(part) for pair in table.items() for part in pair],
+        )
+
     return registry
+
+
+def _read_pairs(words: list[str]) -> dict[str, bool | int | float | str]:
+    """Names and values in turn. `5k` is text here: nobody said that a number is wanted."""
+    if len(words) % 2:
+        raise ValueError(f"names and values in turn are wanted, and {words[-1]!r} has no value")
+    return {name: _read_plain(value) for name, value in zip(words[::2], words[1::2], strict=True)}
+
+
+def _read_plain(text: str) -> bool | int | float | str:
+    if text in ("True", "False"):
+        return text == "True"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _kwargs_of(config: "TrainConfig") -> dict[str, Any]:
@@ -131,7 +177,7 @@ def resume(arguments: list[str]) -> None:
         """
         return run, total_steps, device, trust
 
-    run, total_steps, device, trust = tyro.cli(arguments_of, args=arguments, prog="ludus resume")
+    run, total_steps, device, trust = call(arguments_of, arguments, "ludus resume")
     from ludus.runs import resume as resume_run
 
     overrides: dict[str, Any] = {"loop.total_steps": total_steps, "loop.epochs": 0} if total_steps else {}
@@ -144,26 +190,6 @@ def _exit_if_incomplete(folder: Path) -> None:
 
     if pointed_by(folder / FINAL) is None:
         sys.exit(_EXIT_INTERRUPTED)
-
-
-def _names_given(arguments: list[str]) -> list[str]:
-    """Of the flags: `ppo.learning_rate` for `--ppo.learning-rate 1e-3`."""
-    flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
-    return [flag.removeprefix("--").replace("-", "_") for flag in flags]
-
-
-def _with_short_names(arguments: list[str], config: "TrainConfig") -> list[str]:
-    """`--total-steps` for `--loop.total-steps`, and so on."""
-    from ludus.settings import short_names
-
-    known = short_names(config)
-
-    def full(argument: str) -> str:
-        flag, equals, value = argument.partition("=")
-        name = known.get(flag.removeprefix("--").replace("-", "_")) if flag.startswith("--") else None
-        return argument if name is None else f"--{name.replace('_', '-')}{equals}{value}"
-
-    return [full(argument) for argument in arguments]
 
 
 VERBS: dict[str, Verb] = {"train": train, "resume": resume}

@@ -1,7 +1,7 @@
 """Settings of distillation."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
@@ -38,6 +38,7 @@ class DistillTrainConfig(OnPolicyTrainConfig):
     """A trained policy teaches one that sees less."""
 
     section: ClassVar[str] = "distill"
+    short_names: ClassVar[Mapping[str, str]] = {"batch_size": "distill.batch_size"}
 
     def check(self) -> None:
         super().check()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ludus.algorithms.distill.config import DistillConfig
-from ludus.algorithms.on_policy.config import check_divides
+from ludus.algorithms.on_policy.config import count_minibatches
 from ludus.algorithms.on_policy.update_data import UpdateData
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.buffers.segments import Segments, SegmentSchedule
@@ -39,7 +39,7 @@ class Distiller:
         seed: int,
         cuda_graphs: bool = True,
     ) -> None:
-        check_divides(config, schedule, policy.recurrent, "distill")
+        count_minibatches(config, schedule, policy.recurrent, "distill")
         self.policy, self.config, self._advice = policy, config, advice
         device = policy.device
         self.optimizer = FlatAdam(policy.parameters(), config.max_grad_norm)

@@ -1,8 +1,10 @@
 """Settings of every algorithm that learns from each rollout once and forgets it."""
 
+import dataclasses
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from ludus.buffers.segments import SegmentSchedule
 from ludus.config import EvalConfig, LoopConfig, TrainConfig, convert
@@ -21,6 +23,8 @@ class RolloutConfig:
     """Segments of one iteration; 0: one of every row. The rows need not divide it: they record without a break."""
     minibatches: Annotated[int, Range(1, MOST_ENVS)] = 4
     """Parts an iteration is split into, each one gradient step: steps, or with a memory whole segments."""
+    batch_size: Annotated[int, Range(0, MOST_ENVS)] = 0
+    """Steps of a minibatch; 0: an iteration's steps are split into so many parts as minibatches says."""
     update_epochs: Annotated[int, Range(1, 10_000)] = 10
     """Passes over an iteration's steps."""
     learning_rate: Annotated[float, Range(0, 1_000)] = 3e-4
@@ -31,24 +35,39 @@ class RolloutConfig:
     """Gradients longer than this are shortened to it."""
 
 
-def check_divides(
+def count_minibatches(
     config: RolloutConfig, schedule: SegmentSchedule, whole_segments: bool, section: str = "ppo"
-) -> None:
-    """What divides what, and the nearest numbers that would."""
-    segments, horizon, parts = schedule.segments, schedule.horizon, config.minibatches
-    count = segments if whole_segments else segments * horizon
-    if count % parts == 0:
-        return
-    low = [d for d in range(1, math.isqrt(count) + 1) if count % d == 0]
-    divisors = sorted({*low, *(count // d for d in low)})
-    nearest = {max(d for d in divisors if d < parts), min((d for d in divisors if d > parts), default=count)}
+) -> int:
+    """Parts of an iteration; a clear error with the nearest numbers that would divide it."""
+    segments, horizon, size = schedule.segments, schedule.horizon, config.batch_size
+    steps = segments * horizon
+    units = segments if whole_segments else steps
+    parts = config.minibatches if not size else steps // size
+    if parts and units % parts == 0 and (not size or steps % size == 0):
+        return parts
+    divisors = _divisors(units)
+    if size:
+        wanted, name = f"minibatches of {size} steps", "batch-size"
+        works = _nearest([steps // parts for parts in divisors], size)
+    else:
+        wanted, name, works = f"{parts} minibatches", "minibatches", _nearest(divisors, parts)
     whole = " of whole segments, which a memory and priorities need" if whole_segments else ""
-    choices = " or ".join(map(str, sorted(nearest)))
     raise ConfigError(
-        f"{segments} segments × horizon {horizon} = {segments * horizon} steps do not divide into {parts} "
-        f"minibatches{whole}. Try --{section}.minibatches {choices}, or change --{section}.segments, "
+        f"{segments} segments × horizon {horizon} = {steps} steps do not divide into {wanted}{whole}. Try "
+        f"--{section}.{name} {' or '.join(map(str, works))}, or change --{section}.segments, "
         f"--{section}.horizon or --env.num-envs."
     )
+
+
+def _divisors(count: int) -> list[int]:
+    low = [d for d in range(1, math.isqrt(count) + 1) if count % d == 0]
+    return sorted({*low, *(count // d for d in low)})
+
+
+def _nearest(choices: list[int], wanted: int) -> list[int]:
+    """The next below and the next above."""
+    below, above = [c for c in choices if c < wanted], [c for c in choices if c > wanted]
+    return [*([max(below)] if below else []), *([min(above)] if above else [])]
 
 
 @dataclass(frozen=True)
@@ -63,6 +82,21 @@ class OnPolicyTrainConfig(TrainConfig):
         """The algorithm's section."""
         section: RolloutConfig = getattr(self, self.section)
         return section
+
+    def settled(self, given: Collection[str]) -> Self:
+        config, size, parts = super().settled(given), f"{self.section}.batch_size", f"{self.section}.minibatches"
+        if parts not in given or not self.rollout.batch_size:
+            return config
+        if size in given:
+            raise ConfigError(
+                f"--{size.replace('_', '-')} and --{parts} both say how an iteration is split: give one of them."
+            )
+        return config.with_rollout(batch_size=0)
+
+    def with_rollout(self, **changes: Any) -> Self:
+        """The same, with changes of the algorithm's section."""
+        section: dict[str, Any] = {self.section: dataclasses.replace(self.rollout, **changes)}
+        return dataclasses.replace(self, **section)
 
     @property
     def gamma(self) -> float:
@@ -88,6 +122,10 @@ def adapted(config: TrainConfig, kind: type[C]) -> C:
 def make_schedule(config: OnPolicyTrainConfig, rows: int) -> SegmentSchedule:
     """Segments of so many rows (environments × agents)."""
     rollout = config.rollout
-    schedule = SegmentSchedule(rows, rollout.segments or rows, rollout.horizon)
-    check_divides(rollout, schedule, config.whole_segments, config.section)
-    return schedule
+    return SegmentSchedule(rows, rollout.segments or rows, rollout.horizon)
+
+
+def with_minibatches(config: C, schedule: SegmentSchedule) -> C:
+    """The same, with as many minibatches as `batch_size` asks for; refused where they do not divide the steps."""
+    parts = count_minibatches(config.rollout, schedule, config.whole_segments, config.section)
+    return config.with_rollout(minibatches=parts)

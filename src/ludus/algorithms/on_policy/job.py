@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ludus.algorithms.on_policy.collector import Collector
-from ludus.algorithms.on_policy.config import OnPolicyTrainConfig, make_schedule
+from ludus.algorithms.on_policy.config import OnPolicyTrainConfig, make_schedule, with_minibatches
 from ludus.algorithms.on_policy.ram import MemoryPlan, plan_memory
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.buffers.segments import Segments, SegmentSchedule
@@ -49,10 +49,11 @@ class OnPolicyJob(Job):
     learner: Learner
 
     def __init__(self, config: OnPolicyTrainConfig, device: torch.device) -> None:
-        self.config, self.device = config, device
-        self.rate_name = f"{config.section}.learning-rate"
         groups = make_groups(config.env, config.groups, device, config.episodic_reward)
         self.schedule = schedule = make_schedule(config, sum(env.num_rows for env in groups))
+        config = with_minibatches(config, schedule)
+        self.config, self.device = config, device
+        self.rate_name = f"{config.section}.learning-rate"
         batches = config.rollout.minibatches * config.rollout.update_epochs
         self.plan = make_plan(config, schedule.segments * schedule.horizon, batches)
         inputs = numbers_in(groups[0].obs_space)

@@ -1,6 +1,6 @@
 """Settings of proximal policy optimisation."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
@@ -62,6 +62,7 @@ class PPOTrainConfig(OnPolicyTrainConfig):
     """Proximal policy optimisation."""
 
     section: ClassVar[str] = "ppo"
+    short_names: ClassVar[Mapping[str, str]] = {"batch_size": "ppo.batch_size"}
 
     @property
     def gamma(self) -> float:
@@ -76,7 +77,7 @@ class PPOTrainConfig(OnPolicyTrainConfig):
 
 
 _INSTEAD = {  # what PPO does in the place of other algorithms' settings
-    "replay.batch_size": "PPO splits an iteration's steps into --ppo.minibatches parts.",
+    "replay.batch_size": "PPO has minibatches of --ppo.batch-size steps.",
     "replay.train_batches": "PPO takes --ppo.minibatches × --ppo.update-epochs gradient steps an iteration.",
     "reward": "PPO learns from its own rollouts, and is paid by the environment; take --algo sac or td3.",
     "data": "PPO learns from its own rollouts, not from recorded episodes; take --algo sac or td3.",

@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ludus.algorithms.on_policy.config import check_divides
+from ludus.algorithms.on_policy.config import count_minibatches
 from ludus.algorithms.on_policy.return_scale import ReturnScale
 from ludus.algorithms.on_policy.update_data import UpdateData, prioritized
 from ludus.algorithms.optimizer import FlatAdam
@@ -48,7 +48,7 @@ class PPO:
         seed: int,
         cuda_graphs: bool = True,
     ) -> None:
-        check_divides(config, schedule, policy.recurrent or config.prio_alpha > 0)
+        count_minibatches(config, schedule, policy.recurrent or config.prio_alpha > 0)
         self.policy, self.config, self.schedule = policy, config, schedule
         device = policy.device
         self.optimizer = FlatAdam(policy.parameters(), config.max_grad_norm)

@@ -30,4 +30,6 @@ class RewardTrainConfig(StoreTrainConfig):
     def why_useless(self, setting: str, given: Collection[str]) -> str:
         if setting == "replay.batch_size":
             return "the steps of a reward's batch are --reward.rrd-batch-size."
+        if setting.startswith("replay.") and setting != "replay.train_batches":
+            return "nobody acts here, and no critic learns; leave it out."
         return super().why_useless(setting, given)
