@@ -105,7 +105,7 @@ def test_help_tells_of_memory_segments_and_devices(call: Callable[..., Result]) 
         (
             ("--ppo.segments", 20, "--groups", 2),
             (
-                "4 environments × 4 agents in 2 groups; networks 16 × lstm 8; seed 0, device cpu",
+                "4 environments × 4 agents in 2 groups; networks 16 × lstm 8; seed 0",
                 "20 segments × 8 = 160 steps → 4 minibatches × 5 segments, 1 pass",
                 "1 iteration of 160 steps › 4 batches",
             ),

@@ -118,6 +118,11 @@ class TrainConfig:
     """Whether a discriminator judges the motion that an environment shows."""
 
     @property
+    def memory_advice(self) -> str:
+        """What to reduce where memory does not suffice."""
+        return "Make --env.num-envs or --policy.hidden smaller."
+
+    @property
     def offline(self) -> bool:
         """Whether all is learned from recorded episodes, and no environment is stepped but to evaluate."""
         return False

@@ -102,8 +102,8 @@ def train(
             held.enter_context(run_lock(folder))  # settings that do not work have left nothing behind
             _refuse_taken(folder)
             _create_run(folder, config, facts)
-            lines = [*trainer.plan.lines(), *trainer.job.lines(), *started, *about_given(config.env)]
-            screen.plan(f"{told} → {folder}", lines)
+            about = [*trainer.plan.lines(), *trainer.job.lines(), *trainer.forecast()]
+            screen.plan(f"{told} → {folder}", [*about, *started, *about_given(config.env)])
             trainer.run()
             measured = _measure_at_end(trainer)
         _finish(trainer, measured)

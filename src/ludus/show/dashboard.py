@@ -140,7 +140,7 @@ class Dashboard:
             Group(*lines),
             title=Text(self._state.title or "training", style=_TITLE),
             title_align="left",
-            subtitle=self._memory(),
+            subtitle=self._machine(),
             subtitle_align="right",
             border_style=_DIM,
             width=width,
@@ -258,13 +258,16 @@ class Dashboard:
         skipped = metrics.get("train/skipped_updates", 0)
         return [("skipped updates", skipped), *found[: _LOSS_ROWS - 1]] if skipped else found
 
-    def _memory(self) -> Text | None:
+    def _machine(self) -> Text | None:
+        told = {
+            "system/cpu_percent": lambda value: f"CPU {value:.0f} %",
+            "system/memory_mb": lambda value: f"memory {text.megabytes(value)}",
+            "system/gpu_percent": lambda value: f"GPU {value:.0f} %",
+            "system/gpu_memory_allocated_mb": lambda value: f"{text.megabytes(value)} allocated",
+            "system/gpu_memory_reserved_mb": lambda value: f"{text.megabytes(value)} reserved",
+        }
         metrics = self._state.metrics
-        parts = [
-            f"{words} {text.megabytes(metrics[name])}"
-            for name, words in (("system/memory_mb", "memory"), ("system/gpu_memory_mb", "GPU memory"))
-            if name in metrics
-        ]
+        parts = [tell(metrics[name]) for name, tell in told.items() if name in metrics]
         return Text(" · ".join(parts), style=_LABEL) if parts else None
 
 

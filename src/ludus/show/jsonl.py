@@ -44,6 +44,7 @@ _RENAMED = {
     "eval_stochastic/mean_length": "eval_stochastic/mean_ep_length",
     "time/elapsed_s": "time/time_elapsed",
     "loop/iteration": "time/iterations",
+    "system/gpu_memory_mb": "system/gpu_memory_reserved_mb",
 }
 
 

@@ -202,7 +202,8 @@ def _curves(rows: Rows, display: Display) -> str:
     shares = {name: f"time/{name}_share" for name in ("simulate", "act", "learn")}
     machine = [
         _chart("Share of time", rows, shares, text.percent, (0.0, 1.0)),
-        _chart("Memory (MB)", rows, {"memory": "system/memory_mb", "GPU": "system/gpu_memory_mb"}),
+        _chart("Utilisation (%)", rows, {"CPU": "system/cpu_percent", "GPU": "system/gpu_percent"}),
+        _chart("Memory (MB)", rows, _MEMORY),
     ]
     known = {metric for _, metric in _SMALL} | {
         "rollout/success_rate",
@@ -226,6 +227,11 @@ def _curves(rows: Rows, display: Display) -> str:
     )
 
 
+_MEMORY = {
+    "memory": "system/memory_mb",
+    "GPU, allocated": "system/gpu_memory_allocated_mb",
+    "GPU, reserved": "system/gpu_memory_reserved_mb",
+}
 _SUCCESS = {
     "training": "rollout/success_rate",
     "evaluation": "eval/success_rate",

@@ -7,9 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import psutil
-import torch
-
 from ludus.display import Display
 
 _HISTORY_ROWS = 400
@@ -109,8 +106,6 @@ class RunState:
     def add_row(self, step: int, metrics: dict[str, float]) -> None:
         self.step = max(self.step, step)
         self._row_at = time.monotonic()
-        if "system/memory_mb" not in metrics:
-            metrics = metrics | system_metrics()
         self.metrics = self.metrics | metrics  # a new dict: the drawing thread may be reading the old one
         self._add_history(step, metrics)
         held_out = self.reward_only and any(name.startswith("reward/") for name in metrics)
@@ -186,23 +181,3 @@ class RunState:
         seconds = time.monotonic() - self.started_at
         done = self.step - self.start_step
         return done / seconds if seconds > 1 and done > 0 else None
-
-
-def system_metrics() -> dict[str, float]:
-    """Memory of this process and its children, and of the GPU where there is one."""
-    try:
-        process = psutil.Process()
-        family = [process, *process.children(recursive=True)]
-        metrics = {"system/memory_mb": sum(_resident_mb(p) for p in family)}
-    except psutil.Error:
-        return {}
-    if torch.cuda.is_available():
-        metrics["system/gpu_memory_mb"] = torch.cuda.max_memory_reserved() / 2**20
-    return metrics
-
-
-def _resident_mb(process: psutil.Process) -> float:
-    try:
-        return float(process.memory_info().rss) / 2**20
-    except psutil.Error:  # it has just ended
-        return 0.0

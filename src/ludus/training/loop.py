@@ -32,8 +32,10 @@ from ludus.policies.policy import Policy
 from ludus.show.batch_log import BatchLog
 from ludus.show.console import Console
 from ludus.show.episode_log import MOST_BYTES, EpisodeLog
-from ludus.show.run_state import Level, quality, system_metrics
+from ludus.show.machine import Machine
+from ludus.show.run_state import Level, quality
 from ludus.show.sinks import Tee
+from ludus.show.text import duration
 from ludus.training.callbacks import Callback
 from ludus.training.checkpoint import (
     best_checkpoint,
@@ -49,8 +51,10 @@ from ludus.training.checkpoint import (
     set_aside_newer,
 )
 from ludus.training.evaluator import judged_task
+from ludus.training.forecast import Stopwatch, device_line, disk_line
 from ludus.training.interrupt import Interrupt
 from ludus.training.job import Job
+from ludus.training.ram import short_of_memory
 from ludus.training.run_folder import BEST, EPISODES
 from ludus.training.starting import start_from
 
@@ -119,7 +123,8 @@ class Trainer:
         device = find_device(config.device)
         torch.set_num_threads(config.torch_threads)
         torch.set_float32_matmul_precision(PRECISIONS[config.precision])
-        self.job = make_job(config, device)
+        with short_of_memory(config.memory_advice):
+            self.job = make_job(config, device)
         self.plan = self.job.plan
         self._make_job, self._make_sinks, self._keep_folder = make_job, make_sinks, keep_folder
         self._unsaved = 0  # checkpoints in a row that could not be written
@@ -128,6 +133,7 @@ class Trainer:
         self._row_at = (time.perf_counter(), 0)  # when and at which step the last row was written
         self._recent_losses: list[float] = []
         self._warned_of: set[str] = set()
+        self._machine, self._stopwatch = Machine(), Stopwatch()
 
     @property
     def policy(self) -> Policy:
@@ -149,9 +155,18 @@ class Trainer:
         """Before the first iteration: take what another run has learned, if asked to; returns lines about it."""
         return start_from(self.job, self.config.start_from) if self.config.start_from else []
 
+    def forecast(self) -> list[str]:
+        """What the run will take, as far as that is known before it starts."""
+        disk = disk_line(self.job, self.config.checkpoint, self.run_dir)
+        return ["; ".join(filter(None, (device_line(self.job.device), disk)))]
+
     # The loop -----------------------------------------------------------------------------------
     def run(self) -> bool:
         """Train to the end of the plan. True when it came to its end, False when it was stopped before."""
+        with short_of_memory(self.config.memory_advice):
+            return self._run()
+
+    def _run(self) -> bool:
         plan = self.plan
         self.sinks = self._make_sinks(self.step, self.counters.metric_rows)
         self._cut_logs()
@@ -194,6 +209,8 @@ class Trainer:
             self._roll_back()
             return True
         self.counters.iteration += 1
+        if metrics:
+            self._tell_time()
         self._show_losses()
         going = self._notify("on_iteration")
         if ends_cycle:
@@ -204,6 +221,14 @@ class Trainer:
         elif self._checkpoint_due():
             self._save()
         return going
+
+    def _tell_time(self) -> None:
+        """Once, as soon as a few iterations have shown how long one takes."""
+        plan, seconds = self.plan, self._stopwatch.lap(self.job.device)
+        left = plan.total_iterations - self.counters.iteration
+        if seconds is not None and left > 0:
+            rate = plan.steps_per_iteration / max(seconds, 1e-9)
+            self.console.message(f"expected time: {duration(left * seconds)} at {rate:,.0f} {plan.unit}/s")
 
     def _end_cycle(self, train: dict[str, Tensor]) -> bool:
         self._log_batches()
@@ -285,7 +310,7 @@ class Trainer:
             "time/time_elapsed": self.counters.seconds,
             "time/eta_s": (plan.total_steps - self.step) / max(rate, 1e-9),
             **self.job.timing.shares(seconds),
-            **system_metrics(),
+            **self._machine.metrics(),
         }
         return row | self.job.other_names(row, seconds)
 
@@ -447,7 +472,7 @@ class Trainer:
             return
         try:
             self.console.message(f"Saved an emergency checkpoint: {self._save(whole=False)}")
-        except LudusError as second:
+        except (LudusError, MemoryError, RuntimeError) as second:  # where memory was short, it may be so again
             self.console.warning(str(second))
 
     def _state(self, whole: bool) -> State:

@@ -1,12 +1,17 @@
 """What a run takes of the machine's memory, told before it is taken."""
 
 import itertools
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psutil
 import torch
 
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, TrainingError
 from ludus.policies.policy import PolicyConfig
+
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cublas_status_alloc_failed")
 
 
 def refuse_large_networks(inputs: int, config: PolicyConfig, networks: int, device: torch.device) -> None:
@@ -26,6 +31,27 @@ def refuse_what_cannot_fit(needed: int, plan: str, advice: str, device: torch.de
             f"This run needs {size(needed)} of memory, but {device.type} has {size(free)} free. Its plan: "
             f"{plan}. {advice}"
         )
+
+
+@contextmanager
+def short_of_memory(advice: str) -> Iterator[None]:
+    """A sentence in place of the stack trace, where host or GPU run out of memory all the same."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        wanted = re.search(r"(?i)tried to allocate (\d[\d.]* ?[a-z]+)", str(error))
+        told = f" ({wanted[1]} more were asked for)" if wanted else ""
+        where = "The GPU" if "cuda" in str(error).lower() else "This machine"
+        raise TrainingError(f"{where} ran out of memory{told}. {advice}") from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    said = str(error).lower()  # other libraries have no class for it
+    return isinstance(error, RuntimeError) and any(words in said for words in _OUT_OF_MEMORY)
 
 
 def size(number: float) -> str:

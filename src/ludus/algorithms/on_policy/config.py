@@ -99,6 +99,14 @@ class OnPolicyTrainConfig(TrainConfig):
         return dataclasses.replace(self, **section)
 
     @property
+    def memory_advice(self) -> str:
+        section = self.section
+        return (
+            f"Make --env.num-envs, --{section}.segments or --{section}.horizon smaller, or take more "
+            f"--{section}.minibatches."
+        )
+
+    @property
     def gamma(self) -> float:
         """Discount of the returns that rollouts are measured by."""
         return 0.99

@@ -61,9 +61,7 @@ class OnPolicyJob(Job):
         self.policy = make_actor_critic(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
         self.models = {"policy": self.policy}
         self.memory_plan = self._plan_memory(groups)
-        advice = f"Make --env.num-envs, --{config.section}.segments or --{config.section}.horizon smaller, "
-        advice += f"or take more --{config.section}.minibatches."
-        refuse_what_cannot_fit(self.memory_plan.total, self.memory_plan.line(), advice, device)
+        refuse_what_cannot_fit(self.memory_plan.total, self.memory_plan.line(), config.memory_advice, device)
         self.warnings = limit_warnings(config, groups[0])
         if lacks_warp(getattr(config.env, "simulator", "threads"), device, groups[0].num_rows):
             self.warnings += (
@@ -158,7 +156,7 @@ class OnPolicyJob(Job):
         part = f"{schedule.segments // parts:,} segments" if whole else f"{steps // parts:,} steps"
         return [
             f"{config.env.num_envs:,} environments{agents} in {config.groups} group{'s' * (config.groups > 1)}; "
-            f"networks {config.policy.told()}; seed {config.seed}, device {config.device}",
+            f"networks {config.policy.told()}; seed {config.seed}",
             f"{schedule.segments:,} segments × {schedule.horizon} = {steps:,} steps → {parts} minibatches × "
             f"{part}, {passes} pass{'es' * (passes > 1)}; {self.memory_plan.line()}",
         ]

@@ -104,6 +104,15 @@ class StoreTrainConfig(TrainConfig):
     }
 
     @property
+    def memory_advice(self) -> str:
+        if self.offline:
+            return (
+                "Shrink images with --data.image-size, leave some out with --data.keys, or make "
+                "--replay.batch-size or --replay.train-batches smaller."
+            )
+        return "Make --replay.capacity, --replay.batch-size or --replay.train-batches smaller."
+
+    @property
     def offline(self) -> bool:
         return bool(self.data.path)
 

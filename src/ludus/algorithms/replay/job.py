@@ -113,7 +113,7 @@ class ReplayJob(StoreJob):
             reward = f"; {config.reward.told()}"
         return (
             f"{config.algo.upper()}, networks {config.policy.told()}, batches of {replay.batch_size}"
-            f"{reward}; seed {config.seed}, device {config.device}"
+            f"{reward}; seed {config.seed}"
         )
 
 

@@ -52,6 +52,7 @@ class OffPolicyJob(ReplayJob):
         )
         super().__init__(config, device, policy, EpisodeStore(*shape, device, hidden, frames))
         self.plan = plan
+        self.grows_by = self._bytes * min(plan.total_steps, replay.capacity) // replay.capacity
         self.collector = ReplayCollector(envs, policy, self.store, config.seed)
         self.collector.timing = self.timing
         self._collected = 0

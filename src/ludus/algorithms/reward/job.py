@@ -98,8 +98,7 @@ class RewardJob(StoreJob):
     def lines(self) -> list[str]:
         config = self.config
         return [
-            f"{config.reward.told()} a batch, of {', '.join(self.model.obs)}; seed {config.seed}, "
-            f"device {config.device}",
+            f"{config.reward.told()} a batch, of {', '.join(self.model.obs)}; seed {config.seed}",
             f"{self.recorded.line()}; {size(self.recorded.bytes)}",
             self._batches_line(),
         ]
