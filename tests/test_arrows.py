@@ -48,8 +48,8 @@ MAP = {
     "saved_run settings show training trust version viewing",
     "run": "config envs export policies rewards runs saved_run show training",
     "commands": "algorithms.registry algorithms.summaries config config_files data envs errors export "
-    "measuring motion_viewing presets ranges recording rewards runs saved_run scaffold setting_names settings show "
-    "training.run_folder trust",
+    "measuring motion_viewing presets ranges recording rewards runs saved_run scaffold setting_names settings "
+    "show training.run_folder trust",
     "cli": "errors version",  # it finds the verbs of `commands` by name, when one is used
     "__main__": "cli",
     "__init__": "algorithms.registry gymnasium_ids nn run runs saved_run training version",

@@ -1,9 +1,9 @@
 """The minGRU's gates and recurrence as Triton kernels. Needs a GPU: import it only there.
 
-Every program owns some of the n · H sequences and walks through time alone. It loads several steps before it computes
-them, so that loads wait side by side and not one after the other. Gates are activated where they are read, in the
-backward pass once more: reading them again costs less than keeping their activations. The products with the weight
-are large: the caller makes them.
+Every program owns some of the n · H sequences and walks through time alone. It loads several steps before it
+computes them: then the loads wait side by side, not one after the other. Gates are activated where they are read,
+in the backward pass once more: reading them again costs less than keeping their activations. The products with the
+weight are large: the caller makes them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _forward(
             inside = owned & (first + k < steps)
             z, o, g = _load_three(gates + (step + row) * 3 * size + unit, size, inside)
             kept = tl.load(keep + step + row, mask=inside, other=1.0) if resets else 1.0
-            loaded = loaded + ((z, o, g, kept),)
+            loaded += ((z, o, g, kept),)  # type: ignore[assignment]
         for k in tl.static_range(ahead):
             z, o, g, kept = loaded[k]
             z, o, g = _activated(z + bias_z, o + bias_o, g + bias_g)
@@ -89,7 +89,7 @@ def _backward(
             before += tl.load(start + at, mask=owned & (t == 0), other=0.0)
             kept = tl.load(keep + t * rows + row, mask=inside, other=0.0)
             grad_y = tl.load(given + t * rows * size + at, mask=inside, other=0.0)
-            loaded = loaded + ((z, o, g, before, kept, grad_y),)
+            loaded += ((z, o, g, before, kept, grad_y),)  # type: ignore[assignment]
         for k in tl.static_range(ahead):
             z, o, g, before, kept, grad_y = loaded[k]
             z, o, g = _activated(z + bias_z, o + bias_o, g + bias_g)
