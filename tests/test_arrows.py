@@ -28,7 +28,7 @@ MAP = {
     "policies": "envs.vec envs.row_space envs.importing errors ranges",
     "nn": "policies",
     "buffers": "envs.vec errors",
-    "data": "envs.check errors files ranges",
+    "data": "envs.findings errors files ranges",
     "config": "envs errors policies ranges",
     "config_files": "config envs errors files ranges",
     "trust": "config envs.mujoco.terms errors files",

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import ludus
-from ludus.envs.check import check_env, format_findings
+from ludus.envs.check import check_env
+from ludus.envs.findings import format_findings
 from ludus.envs.gym import block as gym_block
 from ludus.envs.gym.env import GymConfig, make_gym
 from ludus.envs.vec import VecEnv

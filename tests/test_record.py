@@ -212,6 +212,10 @@ def test_the_policy_of_a_run(tmp_path: Path) -> None:
     other = ludus.train("gym:CartPole-v1", tmp_path / "other", console=Console("quiet"), overrides=quick)
     with pytest.raises(ConfigError, match="no run of the KUKA task"):
         record(str(other), tmp_path / "other.hdf5")
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("image_size: 0", "image_size: 32"))
+    with pytest.raises(ConfigError, match="acts on images, which 'ludus record' does not draw"):
+        record(str(run), tmp_path / "pixels.hdf5", RecordConfig(episodes=1))
 
 
 def test_wrong_settings(tmp_path: Path) -> None:

@@ -171,6 +171,23 @@ def test_trust_01_a_configuration_file_may_name_what_the_command_line_names(
     assert call("train", f"gym:{own_module}:Stranger-v0", *flags, "--run-dir", tmp_path / "b").code == 0
 
 
+def test_trust_01_a_configuration_file_may_repeat_a_term_that_a_flag_names(
+    call: Call, tmp_path: Path, own_module: str
+) -> None:
+    """And no other function, nor one whose name only begins like it."""
+    with Path(f"{own_module}.py").open("a") as module:
+        module.write("\ndef smooth(task):\n    return task.qpos[:, 0] * 0\n\ndef smooth_all(task): ...\n")
+    file, flag = tmp_path / "terms.yaml", {"smooth": {"function": f"{own_module}:smooth", "weight": -0.1}}
+    file.write_text(yaml.safe_dump({"env": {"rewards": flag}}))
+    line = ("train", "half-cheetah", "--config", file, "--run-dir", tmp_path / "run", "--total-steps", "wrong")
+    assert "would import the module" in call(*line).err
+    other = json.dumps({"smooth": {"function": f"{own_module}:smooth_all"}})
+    assert "would import the module" in call(*line, "--env.rewards", other).err
+    said = call(*line, "--env.rewards", json.dumps(flag))
+    assert "would import the module" not in said.err
+    assert "total-steps" in said.err + said.out, "the next thing that is wrong"
+
+
 @pytest.mark.parametrize(
     ("factory", "reason"),
     [

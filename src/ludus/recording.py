@@ -118,6 +118,11 @@ def _policy(source: str, trust: bool) -> tuple[Act, Callable[[Tensor], None], Ku
     env_config = trusted_config(folder, trust).env
     if not isinstance(env_config, KukaConfig):
         raise ConfigError(f"{folder} is no run of the KUKA task, the only one that can be recorded so far.")
+    if env_config.image_size:
+        raise ConfigError(
+            f"{folder} acts on images, which 'ludus record' does not draw while it plays. Record 'scripted' or a "
+            "run without --env.image-size, and add pictures with --images."
+        )
     actor = load(source, trust).actor()
     return actor.act, actor.forget, env_config
 

@@ -17,9 +17,11 @@ import hmac
 import importlib.machinery
 import json
 import os
+import re
 import secrets
 import stat
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from ludus.files import create, read_bounded, read_json, write_whole
 MARK = "trust.json"
 _MARK_BYTES = 10_000
 _KEY_BYTES = 32
+_NAMED = re.compile(r"[\w.]+:\w+")  # "module:callable"
 
 
 def require_trust(config: TrainConfig, run: Path, trust: bool) -> None:
@@ -40,14 +43,17 @@ def require_trust(config: TrainConfig, run: Path, trust: bool) -> None:
         raise _refusal(modules, str(run), "and it was not trained by you on this machine")
 
 
-def require_trust_in_file(config: TrainConfig, file: Path, typed: TrainConfig, trust: bool) -> None:
-    """Refuse code that a configuration file names, unless the user `typed` the same or trusts the file.
+def require_trust_in_file(
+    config: TrainConfig, file: Path, typed: TrainConfig, words: Sequence[str], trust: bool
+) -> None:
+    """Refuse code that a configuration file names, unless the user typed the same or trusts the file.
 
-    The same means the same callable, too: another function of the user's own module might do harm.
+    `typed` is what the name of the preset stands for, `words` are the flags besides. The same means the same
+    callable, too: another function of the user's own module might do harm.
     """
-    modules = config.imports
-    if modules and not trust and _callables(config) != _callables(typed):
-        raise _refusal(modules, str(file), "for something that the command line does not name")
+    known = {*_callables(typed), *_NAMED.findall(" ".join(words))}
+    if config.imports and not trust and not known.issuperset(_callables(config)):
+        raise _refusal(config.imports, str(file), "for something that the command line does not name")
 
 
 def _refusal(modules: Any, source: str, why: str) -> TrustError:

@@ -15,7 +15,7 @@ from ludus.commands.data_info import info_text
 from ludus.data.config import DataConfig
 from ludus.data.files import data_files
 from ludus.data.info import describe
-from ludus.envs.check import Finding, format_findings
+from ludus.envs.findings import Finding, format_findings
 from ludus.errors import ConfigError, DataError
 
 _USAGE = """usage: ludus data info FILE… [--json]

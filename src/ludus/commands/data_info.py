@@ -3,7 +3,7 @@
 import textwrap
 from typing import Any
 
-from ludus.envs.check import Finding, format_findings
+from ludus.envs.findings import Finding, format_findings
 from ludus.errors import plain_text
 from ludus.show.text import number
 

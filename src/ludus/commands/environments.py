@@ -43,7 +43,8 @@ def check(arguments: list[str]) -> None:
             steps: How long to play with it.
         """
         from ludus.envs import make_vec_env
-        from ludus.envs.check import check_env, format_findings
+        from ludus.envs.check import check_env
+        from ludus.envs.findings import format_findings
 
         config = find_preset(env).config.env
         findings = check_env(lambda n: make_vec_env(replace(config, num_envs=n), n), steps=steps)

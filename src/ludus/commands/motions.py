@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 
 from ludus.commands.arguments import Flag, Verb, call, run_verb_of
-from ludus.envs.check import Finding, format_findings
+from ludus.envs.findings import Finding, format_findings
 from ludus.envs.humanoid.catalogue import (
     OWN_FOLDER,
     SHIPPED,

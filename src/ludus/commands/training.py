@@ -52,7 +52,7 @@ def _train(name: str, rest: list[str]) -> None:
     rest, run_dir = take_option(rest, "--run-dir")
     rest, trust = take_flag(rest, "--trust")
     rest, help_all = take_flag(rest, "--help-all")
-    base = _base(name, algo or "", Path(file) if file is not None else None, trust)
+    base = _base(name, algo or "", Path(file) if file is not None else None, rest, trust)
     if {"-h", "--help"} & set(rest):
         from ludus.commands.train_help import help_text
 
@@ -84,8 +84,8 @@ def _train(name: str, rest: list[str]) -> None:
     _exit_if_incomplete(folder)
 
 
-def _base(name: str, algo: str, file: Path | None, trust: bool) -> "TrainConfig":
-    """What the flags are given over: the preset, or a file over it."""
+def _base(name: str, algo: str, file: Path | None, words: list[str], trust: bool) -> "TrainConfig":
+    """What the flags, these words, are given over: the preset, or a file over it."""
     if file is None:
         return find_preset(name, algo).config
     from ludus.config_files import load_shared_config
@@ -93,7 +93,7 @@ def _base(name: str, algo: str, file: Path | None, trust: bool) -> "TrainConfig"
     from ludus.trust import require_trust_in_file
 
     typed = find_preset(name, algo).config
-    require_trust_in_file(load_shared_config(file, typed), file, typed, trust)  # before it is imported
+    require_trust_in_file(load_shared_config(file, typed), file, typed, words, trust)  # before it is imported
     base = find_preset(name, algo or algo_in(file)).config
     return settle(load_config(file, base), names_in(file))
 

@@ -11,7 +11,7 @@ from ludus.data.config import DataConfig
 from ludus.data.demo import Column, Demo, bad, column_of, item_of
 from ludus.data.guard import MOST_EPISODES
 from ludus.data.minari import OBSERVATIONS
-from ludus.envs.check import Finding
+from ludus.envs.findings import Finding
 from ludus.errors import DataError
 
 

@@ -12,7 +12,7 @@ from ludus.data.assembling import Numbers
 from ludus.data.config import DataConfig
 from ludus.data.demo import Demo
 from ludus.data.reading import DataSummary, scan
-from ludus.envs.check import Finding
+from ludus.envs.findings import Finding
 
 _PICTURES = 300  # looked at in all
 _SIMILAR_LENGTHS = 5.0  # largest or smallest over the median

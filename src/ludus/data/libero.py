@@ -10,7 +10,7 @@ from ludus.data.demo import TRUE_REWARD, Column, Demo, bad, column_of, columns_u
 from ludus.data.files import natural_key
 from ludus.data.guard import MOST_EPISODES, attribute
 from ludus.data.hdf5 import h5py_module
-from ludus.envs.check import Finding
+from ludus.envs.findings import Finding
 from ludus.errors import DataError, did_you_mean, plain_text
 from ludus.files import parse_json
 

@@ -10,7 +10,7 @@ from ludus.data.demo import Column, Demo, bad, column_of, columns_under, item_of
 from ludus.data.files import natural_key
 from ludus.data.guard import MOST_CHOICES, MOST_EPISODES, MOST_TEXT, attribute
 from ludus.data.hdf5 import h5py_module
-from ludus.envs.check import Finding
+from ludus.envs.findings import Finding
 from ludus.errors import DataError, LudusError
 from ludus.files import parse_json, read_bounded
 

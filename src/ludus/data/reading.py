@@ -29,7 +29,7 @@ from ludus.data.config import DataConfig
 from ludus.data.demo import Demo, bad, reading
 from ludus.data.episode import Episode
 from ludus.data.files import data_files, open_file
-from ludus.envs.check import Finding
+from ludus.envs.findings import Finding
 from ludus.errors import DataError, did_you_mean
 from ludus.ranges import check_fields
 

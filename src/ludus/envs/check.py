@@ -1,24 +1,26 @@
 """Does an environment keep the contract of `VecEnv`, and will it train well? Each finding says what to do.
 
 findings = check_env(lambda num_envs: make_gym(GymConfig("CartPole-v1"), num_envs))
-print(format_findings(findings))
+print(format_findings(findings))  # of findings.py
 """
 
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.envs.findings import Finding
+from ludus.envs.mujoco.check import check_physics
 from ludus.envs.random_actions import made_valid, random_actions
 from ludus.envs.row_space import RowSpace, choice_slices
 from ludus.envs.vec import Step, VecEnv
-from ludus.errors import LudusError, plain_text
+from ludus.errors import LudusError
 
 EnvFactory = Callable[[int], VecEnv]  # number of environments → a new group of them
 
@@ -26,15 +28,6 @@ HUGE_REWARD = 1e3
 WIDE_SCALES = 1e3  # largest over smallest spread of the observation's values
 LONG_EPISODE = 5_000  # steps after which an episode is thought endless
 LONG_EPISODE_S = 5.0  # or the time given to the search
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at."""
-
-    level: Literal["error", "warning", "ok"]
-    what: str
-    fix: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,18 +69,6 @@ def check_env(env: VecEnv | EnvFactory, *, num_envs: int = 4, steps: int = 200, 
     return findings
 
 
-def format_findings(findings: list[Finding]) -> str:
-    """One line a finding, its remedy below it, and a count at the end."""
-    lines = []
-    for finding in findings:
-        lines.append(f"{finding.level:8} {plain_text(finding.what)}")
-        if finding.fix:
-            lines.append(f"{'':8} → {plain_text(finding.fix)}")
-    errors, warnings, fine = (sum(f.level == level for f in findings) for level in ("error", "warning", "ok"))
-    plural = ("" if errors == 1 else "s", "" if warnings == 1 else "s")
-    return "\n".join([*lines, f"{errors} error{plural[0]}, {warnings} warning{plural[1]}, {fine} fine"])
-
-
 def _findings(fresh: Callable[[], VecEnv], steps: int, seed: int) -> Iterator[Finding]:
     """Found one after the other, so that those before a crash are kept."""
     env = fresh()
@@ -109,6 +90,8 @@ def _findings(fresh: Callable[[], VecEnv], steps: int, seed: int) -> Iterator[Fi
     yield from _check_row_independence(env, play, seed)
     yield from _check_state(env, fresh(), actions, seed)
     yield from _check_scale(play)
+    yield from _check_learning(play)
+    yield from check_physics(env, seed)
     speed = steps * env.num_rows / play.seconds
     yield Finding("ok", f"Speed: {speed:,.0f} steps a second with random actions.")
 
@@ -399,7 +382,10 @@ def _check_scale(play: _Play) -> Iterator[Finding]:
     if not obs.is_floating_point():
         return
     spread = obs.flatten(1).double().std(0)  # [values]
+    frozen = int((spread == 0).sum())
     spread = spread[spread > 0]
+    if frozen and spread.numel():
+        yield Finding("ok", f"{frozen} of the {frozen + spread.numel()} observed values never changed.")
     if spread.numel() == 0:
         yield Finding("warning", "The observation never changes.", "Observe something that the actions change.")
     elif float(spread.max() / spread.min()) > WIDE_SCALES or float(obs.abs().max()) > WIDE_SCALES:
@@ -408,3 +394,33 @@ def _check_scale(play: _Play) -> Iterator[Finding]:
         yield Finding("warning", what, "Keep the policy's observation normaliser on, or scale them yourself.")
     else:
         yield Finding("ok", "The values of an observation have similar scales.")
+
+
+def _check_learning(play: _Play) -> Iterator[Finding]:
+    """Whether there is something to learn. What random actions do not meet is told, for a policy may."""
+    reward = torch.stack([step.reward for step in play.steps]).cpu()
+    if not any(step.terminated.any() for step in play.steps) and bool((reward == reward[0, 0]).all()):
+        what = f"The reward is {float(reward[0, 0]):g} in every step, and no episode is terminated."
+        yield Finding("warning", what, "Pay for what should happen more often.")
+    unpaid = _silent(play, "reward/")
+    if unpaid:
+        yield Finding("ok", f"Random actions were never paid for {_listed(unpaid)}: see that a policy can be.")
+    ended = [step.metrics["success"][step.done].cpu() for step in play.steps if "success" in step.metrics]
+    tried = torch.cat(ended) if ended else torch.zeros(0)
+    if len(tried):
+        yield Finding("ok", f"{int(tried.nan_to_num().sum())} of {len(tried)} episodes of random play succeeded.")
+
+
+def _silent(play: _Play, prefix: str) -> list[str]:
+    """Metrics of this kind that were 0 in every step."""
+    names = [name for name in play.steps[0].metrics if name.startswith(prefix)]
+    return [
+        name.removeprefix(prefix)
+        for name in names
+        if all(not step.metrics[name].nan_to_num().any() for step in play.steps)
+    ]
+
+
+def _listed(names: list[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(repr(name) for name in names[:most]) + more

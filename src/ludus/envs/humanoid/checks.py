@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.check import Finding
+from ludus.envs.findings import Finding
 from ludus.envs.humanoid.body import BODIES, HINGES, JOINTS, body_model
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.importing.hinges import limits

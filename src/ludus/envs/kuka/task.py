@@ -128,7 +128,7 @@ class KukaPickPlace(SimTask):
         self._assist = self._vector((0.0 if evaluation else config.assist,))
         self._evaluation = evaluation
         self._qpos, self._ctrl = sim.field("qpos"), sim.field("ctrl")
-        self._mocap_pos, self._sensors = sim.field("mocap_pos"), sim.field("sensordata")
+        self._sensors = sim.field("sensordata")
         self.cube_matrix = sim.field("xmat")[:, model.body("cube").id]  # [rows, 9]
         self._workspace = self._vector(WORKSPACE_LOW), self._vector(WORKSPACE_HIGH)
         self._home, self._fixed_places = self._vector(HOME), self._vector((*FIXED_CUBE, *FIXED_PAD))

@@ -11,6 +11,7 @@ for the device. A task that returns what it would write, instead of writing it, 
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -253,6 +254,8 @@ class SimTask(VecEnv):
             terminated, truncated = terminated & ~diverged, truncated | diverged
             metrics = {name: self._untold(name, value, diverged) for name, value in metrics.items()}
             metrics["diverged"] = diverged.float()
+        if not self.capturable and not isfinite(float(reward.sum())):  # a GPU is not waited for
+            self.rewards.blame(reward, self.name)
         self._obs.copy_(final_obs)
         done = terminated | truncated
         if self.sim.capturable:
@@ -301,10 +304,10 @@ class SimTask(VecEnv):
     # Restarting ---------------------------------------------------------------------------------
     def _restart_rows(self, rows: Tensor) -> None:
         """New episodes in `rows`, and nothing done for the others."""
-        start = self._starts(rows, len(rows))
+        start = self._live_starts(rows, len(rows))
         self.sim.reset(rows)
-        for name, value in start.items():
-            self._live(name)[rows] = value
+        for live, value in start:
+            live[rows] = value
         if self._constants_change:
             self.sim.set_constants(rows)
         self.sim.forward(rows)
@@ -316,10 +319,10 @@ class SimTask(VecEnv):
 
     def _restart_where(self, ended: Tensor) -> None:
         """New episodes where `ended`, [rows] bool, without asking where that is; tensors stay in place."""
-        start = self._starts(ALL_ROWS, self.num_rows)
+        start = self._live_starts(ALL_ROWS, self.num_rows)
         self.sim.reset(ended)
-        for name, value in start.items():
-            _overwrite(self._live(name), value, ended)
+        for live, value in start:
+            _overwrite(live, value, ended)
         if self._constants_change:
             self.sim.set_constants(ended)
         self.sim.forward(ended)
@@ -338,6 +341,13 @@ class SimTask(VecEnv):
         for term in self.randomization:
             term.begin(self, n, values)
         return values
+
+    def _live_starts(self, rows: Rows, n: int) -> list[tuple[Tensor, Tensor]]:
+        """The same values, each with what it is written into.
+
+        A field that nobody asked for yet is found before the simulations are reset: finding it computes them anew.
+        """
+        return [(self._live(name), value) for name, value in self._starts(rows, n).items()]
 
     def _live(self, name: str) -> Tensor:
         """What a start means by a name: the task's memory, a model field, or else a field of the simulator."""

@@ -290,6 +290,17 @@ class Rewards:
             reward = paid if reward is None else reward.add_(paid)
         return self.totals.new_zeros(self._rows) if reward is None else reward
 
+    def blame(self, reward: Tensor, task: str) -> None:
+        """A sentence for the term that made a reward NaN or infinite, if one did."""
+        wrong = ~self.totals.isfinite() & ~reward.isfinite()  # [terms, rows]
+        for name, rows in zip(self.terms, wrong, strict=True):
+            if bool(rows.any()):
+                row = int(rows.nonzero()[0])
+                raise EnvError(
+                    f"The reward term {name!r} of {task} is not a finite number (row {row}): find the division, "
+                    "the root or the logarithm in it that goes wrong."
+                )
+
     def metrics(self) -> dict[str, Tensor]:
         """`reward/NAME`: the weighted sum over the episode so far."""
         now = self.totals.to(torch.float32, copy=True)
