@@ -115,6 +115,16 @@ class VecEnv(ABC):
         """Give back processes and threads."""
 
 
+class EndedEpisode(NamedTuple):
+    """An episode of one row that has just ended in training."""
+
+    reward: float  # the sum of its rewards
+    length: int  # steps
+    success: bool  # False where the environment does not tell
+    metrics: dict[str, float]  # what else was told of it: "success", "env/distance"
+    row: int
+
+
 class EpisodeStats:
     """Returns, lengths and task metrics of ended episodes, accumulated on the device.
 
@@ -143,6 +153,19 @@ class EpisodeStats:
         self._sums[0] += torch.where(counted, values, 0.0).sum(1, dtype=torch.float64)
         self._sums[1] += counted.sum(1)
         self._running.masked_fill_(done, 0.0)
+
+    def ending(self, step: Step, present: Tensor | None = None) -> list[EndedEpisode]:
+        """The episodes that a step has ended which `update` has not seen yet."""
+        rows = step.done.nonzero().squeeze(1)
+        returns = (self._return + step.reward)[rows].tolist()
+        lengths = (self._length + (1 if present is None else present))[rows].tolist()
+        told = {name: values[rows].tolist() for name, values in step.metrics.items()}
+        ended = []
+        for i, row in enumerate(rows.tolist()):
+            metrics = {name: values[i] for name, values in told.items() if values[i] == values[i]}
+            success = metrics.get("success", 0.0) > 0
+            ended.append(EndedEpisode(returns[i], int(lengths[i]), success, metrics, row))
+        return ended
 
     def forget_running(self) -> None:
         """The present episodes were broken off: they do not count."""
@@ -176,11 +199,14 @@ class EpisodeStats:
 
 
 def rollout_metrics(groups: list[EpisodeStats], known: dict[str, float]) -> dict[str, float]:
-    """`rollout/…` means over the episodes that ended since the last reading; the last `known` where none did."""
+    """`rollout/…` means over the episodes that ended since the last reading; the last `known` where none did.
+
+    What an environment told in its infos has names of its own, `env/…`.
+    """
     means = combine_stats([stats.read() for stats in groups])
     if "success" in means:
         means["success_rate"] = means.pop("success")
-    known.update({f"rollout/{name}": value for name, value in means.items()})
+    known.update({name if name.startswith("env/") else f"rollout/{name}": v for name, v in means.items()})
     return dict(known)
 
 

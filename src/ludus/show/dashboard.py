@@ -51,7 +51,7 @@ _LOSSES = {
     "train/grad_norm": "gradient norm",
 }
 _COUNTERS = ("loop/epoch", "loop/cycle", "time/iterations")
-_LOSS_ROWS, _TASK_ROWS, _REWARD_ROWS = 10, 3, 8
+_LOSS_ROWS, _TASK_ROWS, _REWARD_ROWS, _LOGGED_ROWS = 10, 3, 8, 4
 _LEVEL_GAP, _LEVEL_BAR = 3, 7  # columns between two levels, and the shortest bar worth drawing
 
 
@@ -222,7 +222,7 @@ class Dashboard:
         others = [
             n for n in state.metrics if n.startswith("rollout/") and n not in words and n != "rollout/episodes"
         ]
-        for name in [*words, *others[:_TASK_ROWS]]:
+        for name in [*words, *others[:_TASK_ROWS], *state.logged[:_LOGGED_ROWS]]:
             if name not in state.metrics:
                 continue
             value = state.metrics[name]

@@ -9,6 +9,7 @@ from ludus.show import text
 from ludus.show.run_state import RunState
 
 _HEADER_EVERY = 20
+_MOST_LOGGED, _LONGEST_HEAD = 4, 16  # columns of a user's own, and letters of their heads
 _HEARTBEAT_S = 60.0  # a silent log looks like a hung job
 _ITERATION_S = 2.0  # iterations may end many times a second
 
@@ -115,7 +116,9 @@ class PlainView:
 
     def _own_row(self) -> None:
         state = self._state
-        columns = self._present([*_COLUMNS, *self._measures(), *_LEARNING_COLUMNS, *_REWARD_COLUMNS])
+        columns = self._present(
+            [*_COLUMNS, *self._measures(), *self._logged(), *_LEARNING_COLUMNS, *_REWARD_COLUMNS]
+        )
         first = "step" if state.unit == "steps" else state.unit
         self._header(columns, f"{first:>{self._step_width}} {'done':>7} {'ETA':>9} ", "")
         start = f"{state.step:>{self._step_width},} {self._done:>7} {text.duration(state.eta):>9}"
@@ -129,6 +132,11 @@ class PlainView:
     def _measures(self) -> list[Column]:
         heads = {f"{m.label} {m.unit}".rstrip(): f"eval/{m.metric}" for m in self._state.display.headline}
         return [Column(head, max(6, len(head)), metric, _whole) for head, metric in heads.items()]
+
+    def _logged(self) -> list[Column]:
+        """What a user's callbacks log."""
+        heads = {name: text.label(name)[:_LONGEST_HEAD] for name in self._state.logged[:_MOST_LOGGED]}
+        return [Column(head, max(7, len(head)), name, text.number) for name, head in heads.items()]
 
     def _present(self, columns: list[Column]) -> list[Column]:
         return [c for c in columns if c.metric in self._state.metrics]

@@ -91,6 +91,7 @@ class RunState:
     iteration: str = ""  # what the newest iteration said of itself
     levels: tuple[Level, ...] = ()
     metrics: dict[str, float] = field(default_factory=dict)  # the newest value of every metric
+    logged: tuple[str, ...] = ()  # those that a user's callbacks have logged
     history: dict[str, deque[float]] = field(default_factory=dict)
     courses: dict[str, Course] = field(default_factory=dict)  # told between the rows
     last_evaluation: Evaluation | None = None
@@ -140,7 +141,7 @@ class RunState:
     def _add_history(self, step: int, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
             told = name.startswith("reward/") and self._told_at.get(name) == step  # as a row and as an evaluation
-            if told or not (name in _HISTORY_OF or name.startswith("reward/")):
+            if told or not (name in _HISTORY_OF or name in self.logged or name.startswith("reward/")):
                 continue
             self._told_at[name] = step
             if name not in self.history:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ludus.config import Plan
 from ludus.envs.vec import State
+from ludus.training.callbacks import Watcher
 from ludus.training.checkpoint import Model
 from ludus.training.timing import Timing
 
@@ -38,6 +39,10 @@ class Job(ABC):
     def judged_batches(self) -> int:
         """How many gradient steps `train/skipped_updates` is of: where nobody waits, all of the cycle so far."""
         return self.plan.batches_per_iteration
+
+    def watch(self, watcher: Watcher) -> bool:
+        """Tell `watcher` of every step from now on; False where no environment is stepped."""
+        return False
 
     @abstractmethod
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:

@@ -36,7 +36,7 @@ from ludus.show.machine import Machine
 from ludus.show.run_state import Level, quality
 from ludus.show.sinks import Tee
 from ludus.show.text import duration
-from ludus.training.callbacks import Callback
+from ludus.training.callbacks import Callback, Logged, Watcher
 from ludus.training.checkpoint import (
     best_checkpoint,
     checkpoint_path,
@@ -118,6 +118,7 @@ class Trainer:
         """`keep_folder` puts back what the run folder lacks, before a checkpoint; False if it had to."""
         self.config, self.run_dir, self.console = config, run_dir, console
         self.callbacks = list(callbacks)
+        self._watcher, self._logged = Watcher(self, self.callbacks), Logged()
         config.check()
         self.counters = Counters()
         device = find_device(config.device)
@@ -125,6 +126,7 @@ class Trainer:
         torch.set_float32_matmul_precision(PRECISIONS[config.precision])
         with short_of_memory(config.memory_advice):
             self.job = make_job(config, device)
+        self._watched = self._watch()
         self.plan = self.job.plan
         self._make_job, self._make_sinks, self._keep_folder = make_job, make_sinks, keep_folder
         self._unsaved = 0  # checkpoints in a row that could not be written
@@ -146,6 +148,14 @@ class Trainer:
     def step(self) -> int:
         """Environment steps trained on, or batches where no environment is stepped."""
         return self.counters.iteration * self.plan.steps_per_iteration
+
+    def log(self, name: str, value: Any) -> None:
+        """For callbacks: a metric of the next row, "custom/distance": the mean of all values since the last."""
+        self._logged.add(name, value)
+
+    def _watch(self) -> bool:
+        """Let callbacks see steps and episodes; False where they would, but none are made."""
+        return self.job.watch(self._watcher) if self._watcher else True
 
     @property
     def checkpoints(self) -> Path:
@@ -178,6 +188,8 @@ class Trainer:
             try:
                 for warning in self.job.warnings:
                     self.console.warning(warning)
+                if not self._watched:
+                    self.console.warning("No environment is stepped: on_step and on_episode are never called.")
                 going = self._notify("on_start")
                 if going and self.counters.evaluation_owed:
                     going = self._end_epoch()
@@ -192,6 +204,8 @@ class Trainer:
                 raise
             finally:
                 self._notify("on_end")
+        if self.complete and (left := self._logged.take()):  # after the last row
+            self._write(left)
         return self.complete
 
     @property
@@ -212,7 +226,7 @@ class Trainer:
         if metrics:
             self._tell_time()
         self._show_losses()
-        going = self._notify("on_iteration")
+        going = self._notify("on_iteration") and not self._watcher.stopped
         if ends_cycle:
             going &= self._end_cycle(metrics)
         if self.counters.iteration % plan.iterations_per_epoch == 0 or last:
@@ -237,6 +251,7 @@ class Trainer:
         self._warn_of_faults(row)
         tested = self._test() if self.config.eval.each_cycle else {}
         shown = row | tested
+        self.console.state.logged = tuple(self._logged.names)
         self.console.row(self.step, shown)
         going = self._notify("on_cycle", shown)
         return self._conclude(tested, always_save=False) and going
@@ -312,7 +327,7 @@ class Trainer:
             **self.job.timing.shares(seconds),
             **self._machine.metrics(),
         }
-        return row | self.job.other_names(row, seconds)
+        return row | self.job.other_names(row, seconds) | self._logged.take()
 
     def _log_batches(self) -> None:
         losses = self.job.take_batch_losses()
@@ -479,6 +494,7 @@ class Trainer:
         return {
             "job": self.job.state(whole),
             "counters": asdict(self.counters) | self._best_as_text(),
+            "logged": self._logged.state(),
         }
 
     def _best_as_text(self) -> dict[str, str]:
@@ -492,6 +508,7 @@ class Trainer:
             for name, model in self.job.models.items():
                 model.load_state_dict(load_model_weights(checkpoint, name))
             self.counters = _counters_from(state["counters"])
+            self._logged.load_state(state.get("logged", {}))  # older checkpoints have none
             if self.counters.logged_batches > self.counters.iteration * self.plan.batches_per_iteration:
                 raise ValueError("more batches are logged than were made")
             if not self.job.load_state(state["job"], self.counters.iteration):
@@ -561,7 +578,8 @@ class Trainer:
         self.job.close()
         del self.job  # before another takes as much memory
         self.job = self._make_job(self.config, device)
-        self.counters = Counters()
+        self._watch()
+        self.counters, self._logged = Counters(), Logged()
         self.begin()
 
     def close(self) -> None:

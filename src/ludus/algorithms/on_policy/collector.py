@@ -23,6 +23,7 @@ from ludus.envs.vec import (
 )
 from ludus.graphs import Graphed
 from ludus.policies.actor_critic import ActorCritic
+from ludus.training.callbacks import Watcher
 from ludus.training.timing import Timing
 
 
@@ -110,6 +111,7 @@ class Collector:
         self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, 1))
         self.timing = Timing()
         self._last_metrics: dict[str, float] = {}
+        self._watcher: Watcher | None = None
         # Where a recorded graph stands: the column it writes, and the noise it takes.
         self._column, self._tick = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
         longest = schedule.columns - 1
@@ -122,6 +124,10 @@ class Collector:
         self._decisions = [
             Graphed(partial(self._decide_here, group), device, cuda_graphs) for group in self.groups
         ]
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell of every step; a recorded graph, in which the host sees none, is not used then."""
+        self._watcher, self._on_device = watcher, False
 
     # One rollout --------------------------------------------------------------------------------
     @torch.no_grad()
@@ -250,6 +256,8 @@ class Collector:
 
     def _digest(self, group: _Group, column: int | Tensor, step: Step) -> None:
         """What came of them: recorded, counted, and forgotten where an episode ended."""
+        if self._watcher is not None:
+            self._watcher(step, group.stats, group.present)
         group.stats.update(step, group.present)
         if group.mover is not None:
             step = group.mover.to_device(step)

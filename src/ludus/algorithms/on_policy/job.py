@@ -20,6 +20,7 @@ from ludus.envs.mujoco.simulator import lacks_warp
 from ludus.envs.row_space import numbers_in
 from ludus.envs.vec import State, VecEnv, advice_on_faults, derive_seed
 from ludus.policies.factory import make_actor_critic
+from ludus.training.callbacks import Watcher
 from ludus.training.evaluator import Evaluation, PolicyEvaluator, limit_warnings
 from ludus.training.job import Job, OnBatch, Show
 from ludus.training.ram import refuse_large_networks, refuse_what_cannot_fit
@@ -109,6 +110,10 @@ class OnPolicyJob(Job):
     def _learn(self, segments: Segments, progress: float, on_batch: OnBatch) -> dict[str, Tensor]:
         """All gradient steps that a rollout is good for."""
         return self.learner.update(segments, progress, on_batch)
+
+    def watch(self, watcher: Watcher) -> bool:
+        self.collector.watch(watcher)
+        return True
 
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
         metrics = self._evaluator.evaluate(interrupted)

@@ -21,6 +21,7 @@ from ludus.envs.vec import (
 )
 from ludus.errors import ConfigError
 from ludus.policies.replay_policy import ReplayPolicy
+from ludus.training.callbacks import Watcher
 from ludus.training.timing import Timing
 
 
@@ -53,6 +54,11 @@ class ReplayCollector:
         self.generator = torch.Generator(device=self.actor.policy.device).manual_seed(derive_seed(seed, 1))
         self.timing = Timing()
         self._last_metrics: dict[str, float] = {}
+        self._watcher: Watcher | None = None
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell of every step."""
+        self._watcher = watcher
 
     @torch.no_grad()
     def collect(self, steps: int, at_random: bool, on_step: Callable[[int], None] = lambda t: None) -> None:
@@ -84,6 +90,8 @@ class ReplayCollector:
 
     def _record(self, group: _Group, step: Step) -> None:
         self._refuse_non_finite(group.env, {"reward": step.reward, "observation": self._numbers(step.obs)})
+        if self._watcher is not None:
+            self._watcher(step, group.stats, None)
         group.stats.update(step)
         done = step.done
         ended = done.nonzero().squeeze(1).cpu()

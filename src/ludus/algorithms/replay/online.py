@@ -13,6 +13,7 @@ from ludus.envs import make_groups
 from ludus.envs.vec import State, VecEnv, advice_on_faults
 from ludus.errors import ConfigError, TrainingError
 from ludus.policies.replay_policy import ReplayPolicy
+from ludus.training.callbacks import Watcher
 from ludus.training.evaluator import limit_warnings
 from ludus.training.job import Show
 from ludus.training.ram import refuse_what_cannot_fit, size
@@ -70,6 +71,10 @@ class OffPolicyJob(ReplayJob):
         metrics = self._learn(lambda batch: show(1.0, batch))
         self.collector.actor.note()
         return metrics
+
+    def watch(self, watcher: Watcher) -> bool:
+        self.collector.watch(watcher)
+        return True
 
     def _ready(self) -> bool:
         """Returns to decompose come with the ends of episodes; their units are those of the first few."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ludus.envs.gym.infos import NUMBERS, SUCCESS_KEYS, InfoMeans
 from ludus.envs.gym.rows import Rows
 from ludus.envs.gym.spaces import Spaces
 from ludus.envs.gym.state import largest_part, lost_state, restore, snapshot
@@ -22,9 +23,6 @@ from ludus.errors import CheckpointError, EnvError, tell_exception
 NO_LIMIT = 2**62  # steps
 NUM_SEEDS = 2**31  # some environments hand their seed to C code, which takes no more
 _LOST = "its episode was lost before"
-SUCCESS_KEYS = ("is_success", "success")
-# Types of numbers and flags that need no second look.
-_NUMBERS = frozenset({float, int, bool, np.bool_, *(np.dtype(c).type for c in "efdbhilqBHILQ")})
 _FLAGS = frozenset({bool, np.bool_})
 LARGE_STATE = 100_000_000  # bytes of all environments of a group: worth a word
 _SMALL_STATE = 1_000_000  # below, nobody minds how it grows
@@ -67,6 +65,7 @@ class EnvBlock(ABC):
         self.seed = 0
         self.tick = 0  # steps since `reset`
         self.success_seen = False
+        self.infos = InfoMeans(len(envs) * agents_per_env)
         self._first_env = first_env
         self._to_row = of.to_row
         self._shape = of.obs.shape
@@ -91,6 +90,7 @@ class EnvBlock(ABC):
 
     def reset(self, seed: int) -> None:
         self.seed, self.tick = seed, 0
+        self.infos.load(self.infos.names, [])  # the episodes so far do not count
         self._lost.clear()
         self._steps = [env.step for env in self.envs]
         for env in range(len(self.envs)):
@@ -106,11 +106,13 @@ class EnvBlock(ABC):
     def state(self) -> State:
         envs = [lost_state(_LOST) if i in self._lost else snapshot(env) for i, env in enumerate(self.envs)]
         elapsed = [self.tick - started for started in self._started]
-        return {"elapsed": elapsed, "success_seen": self.success_seen, "envs": envs}
+        told = {"info_names": self.infos.names, "infos": self.infos.running()} if self.infos.names else {}
+        return {"elapsed": elapsed, "success_seen": self.success_seen, **told, "envs": envs}
 
     def load_state(self, seed: int, tick: int, state: State) -> list[str]:
         """Continue; `rows` holds the last observations already. Why episodes were lost, if any were."""
         self.seed, self.tick, self.success_seen = seed, tick, bool(state["success_seen"])
+        self.infos.load(state.get("info_names", []), state.get("infos", []))
         if len(state["elapsed"]) != len(self.envs) or len(state["envs"]) != len(self.envs):
             raise CheckpointError(
                 f"The checkpoint does not hold the {len(self.envs)} environments of {self.name}."
@@ -175,6 +177,8 @@ class EnvBlock(ABC):
         self.rows.truncated[row] = not terminated  # an episode that did both was over anyway
         self._look_for_success(info)
         self.rows.success[row] = _success_of(info)
+        if self.infos.names:
+            self.rows.info[row, : len(self.infos.names)] = self.infos.take(row)
 
     def _restart(self, env: int, seed: int | None) -> None:
         """A new episode, from a seed that replaces `seed` where the last episode was lost."""
@@ -334,7 +338,7 @@ class GymBlock(EnvBlock):
                 obs, reward, terminated, truncated, info = result
             except (TypeError, ValueError):
                 raise self._broken(row, "step", f"gives {form_of(result)}; {STEP_FORM}") from None
-            if type(reward) not in _NUMBERS:
+            if type(reward) not in NUMBERS:
                 reward = self._number(row, "reward", reward)
             if terminated is not False and terminated is not True:
                 terminated = self._flag(row, "terminated", terminated)
@@ -348,6 +352,8 @@ class GymBlock(EnvBlock):
                 obs_out[row] = obs
             else:
                 self._store(row, obs, info)
+            if isinstance(info, dict) and info:
+                self.infos.add(row, info)
             if terminated or truncated or started[row] <= deadline:
                 ended.append((row, terminated, info))
         self._clear_ends(bool(ended))
@@ -370,7 +376,7 @@ STEP_FORM = "it must give (obs, reward, terminated, truncated, info)."
 def _success_of(info: dict[str, Any]) -> float:
     value: Any = next((info[key] for key in SUCCESS_KEYS if key in info), None)
     try:
-        return float(value) if type(value) in _NUMBERS else math.nan
+        return float(value) if type(value) in NUMBERS else math.nan
     except OverflowError:
         return math.nan
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from ludus.envs.given import given, is_given, told_name
 from ludus.envs.gym.block import GrowthGuard, Recipe, warn_inexact
 from ludus.envs.gym.make import ATARI, GymRecipe
-from ludus.envs.gym.rows import step_of
+from ludus.envs.gym.rows import info_metrics, step_of
 from ludus.envs.gym.workers import GymWorkersVecEnv
 from ludus.envs.importing import find_callable, import_module_of
 from ludus.envs.row_state import check_fits
@@ -148,7 +148,8 @@ class BlockVecEnv(VecEnv):
     def end_step(self) -> Step:
         self._block.step(self._actions)
         self._note_present()
-        return step_of(self._block.rows, self._block.success_seen)
+        rows, names = self._block.rows, self._block.infos.names
+        return step_of(rows, self._block.success_seen, info_metrics(rows.info, names))
 
     def state(self) -> State:
         block = self._block

@@ -63,6 +63,8 @@ class ParallelBlock(EnvBlock):
             self.rows.reward[row] = self._number(row, "reward", rewards.get(agent, 0.0))
             ends, is_cut = terminated.get(agent, False), truncated.get(agent, False)
             info = infos.get(agent) or {}
+            if isinstance(info, dict):
+                self.infos.add(row, info)
             flags[agent] = self._flag(row, "terminated", ends), self._flag(row, "truncated", is_cut), info
         here = self._agents_here(env)
         self._store_all({**acting, **here}, here, obs, infos, "step")

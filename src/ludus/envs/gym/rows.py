@@ -1,6 +1,7 @@
 """The arrays through which a block of environments takes actions and gives results, allocated once."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.envs.gym.infos import MOST_NAMES
 from ludus.envs.gym.spaces import Spaces
 from ludus.envs.vec import Step
 
@@ -24,12 +26,16 @@ class Rows:
     final_obs: np.ndarray  # [rows, ...]
     success: np.ndarray  # [rows], NaN where an ended episode did not say
     present: np.ndarray  # [rows] bool: there is an agent to act; only where agents come and go
+    info: (
+        np.ndarray
+    )  # [rows, MOST_NAMES] means of numbers in the infos of an ended episode, NaN where it told none
 
     @staticmethod
     def layout(num_rows: int, of: Spaces) -> list[tuple[tuple[int, ...], np.dtype]]:
         """(shape, dtype) of each array."""
         row: list[tuple[Any, Any]] = [(of.action.shape, of.action.dtype), (of.obs.shape, of.obs.dtype)]
         row += [((), np.float32), ((), bool), ((), bool), row[1], ((), np.float32), ((), bool)]
+        row += [((MOST_NAMES,), np.float32)]
         return [((num_rows, *shape), np.dtype(dtype)) for shape, dtype in row]
 
     @classmethod
@@ -54,7 +60,15 @@ class Rows:
         return Rows(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
-def step_of(rows: Rows, success_seen: bool, **metrics: Tensor) -> Step:
+def info_metrics(info: np.ndarray, names: Sequence[str]) -> dict[str, Tensor]:
+    """`env/…` of the first columns, one a name."""
+    if not names:
+        return {}
+    columns = torch.from_numpy(info[:, : len(names)].T.copy())
+    return dict(zip([f"env/{name}" for name in names], columns.unbind(), strict=True))
+
+
+def step_of(rows: Rows, success_seen: bool, metrics: dict[str, Tensor]) -> Step:
     """The caller's own copy of what the arrays hold."""
     if success_seen:
         metrics["success"] = torch.from_numpy(rows.success.copy())

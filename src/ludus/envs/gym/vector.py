@@ -13,7 +13,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from torch import Tensor
 
-from ludus.envs.gym.block import NUM_SEEDS, SUCCESS_KEYS, warn_inexact
+from ludus.envs.gym.block import NUM_SEEDS, warn_inexact
+from ludus.envs.gym.infos import SUCCESS_KEYS
 from ludus.envs.gym.spaces import adapt_spaces
 from ludus.envs.gym.state import restore, snapshot
 from ludus.envs.row_state import check_fits

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from ludus.envs.gym.block import EnvBlock, EnvRaisedError, GrowthGuard, Recipe, warn_inexact
-from ludus.envs.gym.rows import Rows, step_of
+from ludus.envs.gym.infos import MOST_NAMES
+from ludus.envs.gym.rows import Rows, info_metrics, step_of
 from ludus.envs.processes import process_context, start_conditions
 from ludus.envs.row_state import check_fits
 from ludus.envs.vec import State, Step, VecEnv
@@ -88,6 +89,7 @@ class GymWorkersVecEnv(VecEnv):
         self._note_last()
         self._seed = self._tick = self._restarts = 0
         self._success_seen = False
+        self._info_names: list[str] = []
         self._growth = GrowthGuard()
         bounds = np.linspace(0, num_envs, num_workers + 1).astype(int).tolist()
         self._workers = [
@@ -116,12 +118,32 @@ class GymWorkersVecEnv(VecEnv):
 
     def end_step(self) -> Step:
         for worker in self._workers:
-            self._success_seen |= self._answer(worker, _STEP) == b"1"
+            answer = self._answer(worker, _STEP)
+            self._success_seen |= answer[:1] == b"1"
+            if len(answer) > 1:
+                self._note_names(worker, json.loads(answer[1:]))
             worker.note_step()
         self._tick += 1
         self._note_last()
-        restarts = torch.full((self.num_rows,), float(self._restarts))
-        return step_of(self._rows, self._success_seen, worker_restarts=restarts)
+        metrics = {"worker_restarts": torch.full((self.num_rows,), float(self._restarts))}
+        return step_of(self._rows, self._success_seen, metrics | self._info_metrics())
+
+    def _note_names(self, worker: "_Worker", names: list[str]) -> None:
+        """What the infos of a worker's environments tell, in the order of its columns."""
+        worker.info_names = names
+        self._info_names += [n for n in names if n not in self._info_names][: MOST_NAMES - len(self._info_names)]
+
+    def _info_metrics(self) -> dict[str, Tensor]:
+        """Of all workers, each of which may have seen the names in an order of its own."""
+        if not self._info_names:
+            return {}
+        told = np.full((self.num_rows, len(self._info_names)), np.nan, np.float32)
+        for worker in self._workers:
+            rows = worker.job.rows
+            for column, name in enumerate(worker.info_names):
+                if name in self._info_names:
+                    told[rows, self._info_names.index(name)] = self._rows.info[rows, column]
+        return info_metrics(told, self._info_names)
 
     def state(self) -> State:
         parts = [_unpack(answer) for answer in self._ask_all(_pack({"do": "state"}))]
@@ -135,8 +157,19 @@ class GymWorkersVecEnv(VecEnv):
             **({} if self.present is None else {"present": self.present.clone()}),
             "elapsed": [elapsed for part in parts for elapsed in part["elapsed"]],
             "success_seen": self._success_seen,
+            **self._info_state(parts),
             "envs": envs,
         }
+
+    def _info_state(self, parts: list[State]) -> State:
+        """What their infos have told, row by row; a worker that has seen no number yet tells nothing."""
+        if not self._info_names:
+            return {}
+        workers = zip(self._workers, parts, strict=True)
+        running = [
+            part.get("infos", [{} for _ in range(w.job.rows.start, w.job.rows.stop)]) for w, part in workers
+        ]
+        return {"info_names": list(self._info_names), "infos": [row for part in running for row in part]}
 
     def load_state(self, state: State) -> None:
         check_fits(self, state)
@@ -145,6 +178,7 @@ class GymWorkersVecEnv(VecEnv):
         if "present" in state:
             self._rows.present[:] = state["present"].numpy()
         self._note_last()
+        self._info_names = [str(name) for name in state.get("info_names", [])][:MOST_NAMES]
         for worker in self._workers:
             worker.send(self._load_request(worker, state))
         reasons = [_unpack(self._answer(w, self._load_request(w, state)))["reasons"] for w in self._workers]
@@ -164,7 +198,8 @@ class GymWorkersVecEnv(VecEnv):
         job = worker.job
         part = {key: state[key][job.first_env : job.stop_env] for key in ("elapsed", "envs")}
         kept = {key: state[key] for key in ("seed", "tick", "success_seen")}
-        return _pack({"do": "load", **kept, **part})
+        told = {"info_names": self._info_names, "infos": state.get("infos", [])[job.rows]}
+        return _pack({"do": "load", **kept, **told, **part})
 
     def _ask_all(self, request: bytes) -> list[bytes]:
         for worker in self._workers:
@@ -194,6 +229,7 @@ class GymWorkersVecEnv(VecEnv):
         self._restarts += 1
         time.sleep(_BACK_OFF_S * 2 ** (worker.failures - 1))
         worker.stop(patience_s=0.0)
+        worker.info_names = []
         self._rows.obs[lost] = self._last_obs[lost]
         self._rows.present[lost] = self._last_present[lost]
         worker.start()
@@ -206,6 +242,7 @@ class _Worker:
     def __init__(self, context: Any, job: "_Job", timeout_s: float) -> None:
         self.job = job
         self.failures = 0  # in a row
+        self.info_names: list[str] = []  # of its columns of `Rows.info`
         self._steps = 0  # that it has made
         self._failed_at: deque[tuple[int, bool]] = deque()  # within the window: after which step; whether it hung
         self._context, self._timeout_s = context, timeout_s
@@ -361,11 +398,15 @@ def _answer_requests(pipe: connection.Connection, job: "_Job") -> None:
     block = job.recipe.make_block(job.stop_env - job.first_env, job.first_env)
     block.rows = Rows.over(job.memory, job.num_rows, block.of).part(job.rows)
     pipe.send_bytes(_DONE)
+    known_names = 0  # to the trainer, of the numbers in infos
     while True:
         request = pipe.recv_bytes()
         if request == _STEP:
             block.step(block.of.to_env(block.rows.action))
-            pipe.send_bytes(_DONE + (b"1" if block.success_seen else b"0"))
+            names, told = block.infos.names, len(block.infos.names)
+            news = json.dumps(names).encode() if told != known_names else b""
+            known_names = told
+            pipe.send_bytes(_DONE + (b"1" if block.success_seen else b"0") + news)
             continue
         message = _unpack(request)
         if message["do"] == "close":
