@@ -179,12 +179,20 @@ def test_a_training_ends_with_its_folder_and_the_next_commands(
     result = call("train", "gym:CartPole-v1", "--run-dir", folder, *QUICK)
     assert result.code == 0, result.err
     assert f"Run folder: {folder}" in result.out
-    for command in ("eval", "play", "report"):
+    for command in ("eval", "report"):
         assert f"ludus {command} {folder}" in result.out
+    assert f"ludus play {folder}" not in result.out  # which would refuse: a cart has no scene
     assert (folder / "final" / "policy.safetensors").exists()
     assert (folder / "checkpoints" / "best" / "policy.safetensors").exists()
     facts = json.loads((folder / "run.json").read_text())
     assert facts["preset"] == "gym:CartPole-v1"
+
+
+def test_a_run_that_can_be_watched_says_how(call: Callable[..., Result], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    result = call("train", "kuka-pick-place", "--run-dir", folder, *QUICK, "--env.max-steps", "5")
+    assert f"ludus play {folder}" in result.out
+    assert call("play", folder, "--seconds", "0.1").code == 0
 
 
 def test_without_a_run_dir_the_run_goes_below_runs(

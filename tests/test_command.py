@@ -155,3 +155,54 @@ def test_a_fault_of_ludus_own_keeps_its_stack_trace() -> None:
     done = run(python_command(program))
     assert done.returncode == 1
     assert "Traceback" in done.stderr
+
+
+# Exceptions of the user's code ------------------------------------------------------------------------
+NETWORK = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.layer, self.calls = torch.nn.Linear(shape[0], 8), 0
+
+    def forward(self, x):
+        self.calls += 1
+        assert self.calls < 40, "worn out"
+        return self.layer(x)
+"""
+BATCHED = """
+from ludus.envs.forage import Forage, ForageConfig
+
+class Worn(Forage):
+    def begin_step(self, action):
+        raise LookupError("no berries")
+
+def make(num_envs):
+    return Worn(ForageConfig(), num_envs, "cpu", False)
+"""
+TERM = """
+def bonus(task):
+    return task.one / [][0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "told"),
+    [
+        (NETWORK, "gym:CartPole-v1 --policy.network mine:Net",
+         "AssertionError: worn out, at mine.py, line 11, in forward"),
+        (BATCHED, "vec:mine:make --num-envs 4", "LookupError: no berries, at mine.py, line 6, in begin_step"),
+        (TERM, """kuka-pick-place --num-envs 4 --groups 1 --env.rewards {"b":{"function":"mine:bonus"}}""",
+         "The term mine:bonus raised IndexError: list index out of range, at mine.py, line 3, in bonus"),
+    ],
+    ids=["network", "batched environment", "term"],
+)  # fmt: skip
+def test_an_exception_of_a_users_code_is_told_with_its_line(
+    code: str, words: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(code)
+    done = run(ludus_command("train", *words.split(), "--total-steps", "4096", "--run-dir", "r"), cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr

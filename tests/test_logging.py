@@ -692,6 +692,7 @@ def test_an_evaluation_of_a_reward_says_auc_r2_and_correlation() -> None:
     online = {"eval/mean_reward": 221.0, "eval/std_reward": 12.0, **HELD_OUT}
     assert text.evaluation_line(online) == "reward 221 ± 12 · AUC 0.998 · R² 0.93"
     console, stream = _reward_console()
+    console.state.every_row = True
     console.evaluation(1000, HELD_OUT)
     console.evaluation(2000, HELD_OUT | {"reward/AUC": 0.9})
     console.evaluation(3000, {"reward/AUC": math.nan, "reward/R2": math.nan})
@@ -754,22 +755,44 @@ def test_a_plain_table_of_reward_only_training_counts_batches() -> None:
     assert stream.getvalue().splitlines()[-1] == "continuing at 500 of 5,000,000 batches"
 
 
-def test_iterations_are_printed_now_and_then_and_the_last_before_its_cycle(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    console, stream = _reward_console()
-    clock = [100.0]
-    monkeypatch.setattr("ludus.show.plain.time.monotonic", lambda: clock[0])
-    for i in range(50):
-        clock[0] += 0.1
-        console.iteration(f"iteration {i}")
-    console.row(500, {"Epoch": 1, "Cycle": 1})
-    console.row(600, {"Epoch": 1, "Cycle": 2})
-    lines = [line.split() for line in stream.getvalue().splitlines()]
-    said = [int(words[1]) for words in lines if words[0] == "iteration"]
-    assert said == [0, 20, 40, 49] or said == [0, 21, 42, 49]  # the clock's sums are not exact
-    assert lines[-4][1] == "49"
-    assert [words[1] for words in lines[-2:]] == ["1", "2"]
+def test_a_plain_log_is_bounded_however_long_the_training_is() -> None:
+    stream = io.StringIO()
+    console = Console("plain", stream)
+    console.start(total_steps=1_000_000)
+    for step in range(1_000, 1_000_001, 1_000):
+        console.iteration(f"iteration {step // 1_000}")
+        console.row(step, {"rollout/ep_rew_mean": 1.0, "train/learning_rate": 3e-4})
+        console.evaluation(step, {"eval/mean_reward": 1.0})
+    lines = stream.getvalue().splitlines()
+    rows = [line for line in lines if line.split()[0].replace(",", "").isdigit()]
+    assert 45 <= len(rows) <= 55
+    assert rows[-1].split()[0] == "1,000,000"
+    assert len([line for line in lines if line.startswith("eval at")]) <= 55
+    assert len([line for line in lines if line.split()[0] == "iteration"]) == len(rows)
+    assert rows[-1].split()[-1] == "0.0003"
+
+
+def test_a_whole_plain_log_has_every_row_and_every_loss_in_order() -> None:
+    stream = io.StringIO()
+    console = Console("plain", stream)
+    console.state.every_row = True
+    console.start(total_steps=1_000)
+    losses = [float(i) for i in range(1, 251)]
+    for iteration in range(5):  # of 50 batches
+        console.iteration("said by the losses")
+        console.losses("R_loss", 50 * iteration, losses[50 * iteration : 50 * iteration + 50], 50)
+        console.row(200 * iteration, {"Epoch": 1, "Cycle": iteration + 1})
+    lines = [line.strip() for line in stream.getvalue().splitlines() if "R_loss" in line]
+    assert lines == [
+        "iteration 1: R_loss 25.5",
+        "batches 1 to 100: R_loss 50.5",
+        "iteration 2: R_loss 75.5",
+        "iteration 3: R_loss 125.5",
+        "batches 101 to 200: R_loss 150.5",
+        "iteration 4: R_loss 175.5",
+        "iteration 5: R_loss 225.5",
+    ]
+    assert "said by the losses" not in stream.getvalue()
 
 
 def test_a_sign_of_life_says_where_the_loops_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def test_trust_18_a_module_that_leaves_when_it_is_imported_is_a_sentence(
 ) -> None:
     (tmp_path / "leaving_module.py").write_text("import sys\nsys.exit(1)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(LudusError, match=r"'leaving_module' of .* fails to import: SystemExit"):
+    with pytest.raises(LudusError, match=r"'leaving_module' of .* fails to import: it called sys\.exit"):
         make_gym(GymConfig("leaving_module:X-v0"), 1)
 
 

@@ -73,6 +73,9 @@ class LogConfig:
     """Name of a Weights & Biases project to log to; empty: none."""
     report: bool = True
     """Write report.html, with a replay of the best policy, when the training ends."""
+    every_row: bool = False
+    """In a log without a terminal, show every row, evaluation and iteration, and the loss of every 100 batches;
+    off: about 50 rows over the whole training."""
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ import itertools
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 DEBUG = "LUDUS_DEBUG"  # the variable of the environment that asks for stack traces as well
 _LONGEST_WORD, _MOST_CHOICES = 100, 2000  # that are compared for a hint: a stranger's file may name millions
 # Lines in these folders say less about an error than those of the user's own files.
 _INSTALLED = (*sysconfig.get_paths().values(), str(Path(__file__).parent), "<frozen")
+_PACKAGES = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 
 
 class LudusError(Exception):
@@ -104,17 +105,17 @@ def tell_exception(error: BaseException) -> str:
         words = f"it called sys.exit({'' if error.code is None else repr(error.code)})"
     else:
         words = f"{type(error).__name__}: {error}".rstrip(": ")
-    place = users_line(error) or _line_of(traceback.extract_tb(error.__traceback__))
+    place = users_line(error) or _last_line(error, lambda file: file.startswith(_PACKAGES))
     return f"{words}, {place}" if place else words
 
 
 def users_line(error: BaseException) -> str:
     """The last line of the user's own files that an exception came through; empty where there is none."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return _line_of([frame for frame in frames if not frame.filename.startswith(_INSTALLED)])
+    return _last_line(error, lambda file: not file.startswith(_INSTALLED))
 
 
-def _line_of(frames: list[traceback.FrameSummary]) -> str:
+def _last_line(error: BaseException, is_wanted: Callable[[str], bool]) -> str:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_wanted(frame.filename)]
     if not frames:
         return ""
     last, here = frames[-1], os.getcwd() + os.sep

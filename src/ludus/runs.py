@@ -24,7 +24,7 @@ from ludus.config import TrainConfig, to_dict
 from ludus.config_files import PlainDumper
 from ludus.envs import display_of, make_vec_env
 from ludus.envs.given import about_given, told_name
-from ludus.envs.showing import make_shown_env
+from ludus.envs.showing import make_shown_env, scene_of
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, LudusError
 from ludus.files import is_temporary, persistently, read_json, write_whole
@@ -188,6 +188,7 @@ def _trainer(
         return False
 
     screen.state.display, make_job = display_of(config.env), find_algorithm(config.algo).job
+    screen.state.every_row = config.log.every_row
     return Trainer(config, folder, screen, _sinks(folder, config, screen), make_job, callbacks, keep_folder)
 
 
@@ -262,7 +263,9 @@ def _what_next(trainer: Trainer) -> list[str]:
         measured, starts = f"{_command('eval', folder)} --episodes 200", "on new starts"
         if table := display_of(config.env).table:  # then the starts are fixed, and so is their number
             measured, starts = _command("eval", folder), f"{table.kind} by {table.kind}"
-        used = {measured: f"how good it is, {starts}", _command("play", folder): "watch it in the browser"}
+        used = {measured: f"how good it is, {starts}"}
+        if _can_be_watched(config):
+            used[_command("play", folder)] = "watch it in the browser"
     if about_given(config.env):  # which the command would not find
         used = {
             "run.evaluate(episodes=200)": "how good it is, on new starts",
@@ -273,6 +276,17 @@ def _what_next(trainer: Trainer) -> list[str]:
         used[f"tensorboard --logdir {shlex.quote(str(folder / 'tb'))}"] = "all metrics"
     width = max(map(len, used))
     return [f"{command:{width}}    {what}" for command, what in used.items()]
+
+
+def _can_be_watched(config: TrainConfig) -> bool:
+    """Whether `ludus play` would show it: it has a scene, and the viewer is installed."""
+    if importlib.util.find_spec("viser") is None:
+        return False
+    try:
+        with closing(make_shown_env(config.env)) as shown:
+            return scene_of(shown) is not None
+    except Exception:  # noqa: BLE001 (whatever keeps it from being made again, the training has succeeded)
+        return False
 
 
 def _command(verb: str, folder: Path) -> str:

@@ -23,7 +23,7 @@ import torch
 from ludus.algorithms.summaries import installed
 from ludus.config import TrainConfig
 from ludus.envs.importing import address_of, import_module_of
-from ludus.errors import ConfigError, did_you_mean
+from ludus.errors import ConfigError, did_you_mean, tell_exception
 from ludus.policies.factory import MakePolicy
 from ludus.training.job import Job
 
@@ -126,7 +126,7 @@ def _load(point: EntryPoint) -> Any:
         return point.load()
     except (Exception, SystemExit) as error:  # whatever a package of others does when it is imported
         package = point.dist.name if point.dist is not None else point.value
-        problem = f"{type(error).__name__}: {error}"
+        problem = tell_exception(error)
         raise ConfigError(f"The algorithm {point.name!r} of {package} cannot be imported: {problem}") from error
 
 

@@ -20,7 +20,7 @@ from ludus.envs.mujoco.check import check_physics
 from ludus.envs.random_actions import made_valid, random_actions
 from ludus.envs.row_space import RowSpace, choice_slices
 from ludus.envs.vec import Step, VecEnv
-from ludus.errors import LudusError
+from ludus.errors import LudusError, tell_exception
 
 EnvFactory = Callable[[int], VecEnv]  # number of environments → a new group of them
 
@@ -61,7 +61,7 @@ def check_env(env: VecEnv | EnvFactory, *, num_envs: int = 4, steps: int = 200, 
     except LudusError as error:
         findings.append(Finding("error", str(error), "Repair the environment; nothing after this was looked at."))
     except Exception as error:  # noqa: BLE001 (a broken environment is what this is for)
-        what = f"It raised {type(error).__name__}: {error}"
+        what = f"It raised {tell_exception(error)}"
         findings.append(Finding("error", what, "Repair the environment; nothing after this was looked at."))
     finally:
         for group in made:

@@ -13,7 +13,7 @@ from ludus.envs.given import given, is_given, takes_number, told_name
 from ludus.envs.gym.vector import VectorRows
 from ludus.envs.importing import find_callable
 from ludus.envs.vec import VecEnv
-from ludus.errors import ConfigError, EnvError, LudusError
+from ludus.errors import ConfigError, EnvError, LudusError, tell_exception
 from ludus.ranges import MOST_ENVS, Range
 
 _ATTRIBUTES = ("name", "num_rows", "obs_space", "action_space", "device")
@@ -47,7 +47,7 @@ def make_custom(config: VecConfig, num_envs: int, device: torch.device | str, ev
     except LudusError:
         raise
     except Exception as error:
-        raise EnvError(f"{name} could not be made: {type(error).__name__}: {error}") from error
+        raise EnvError(f"{name} could not be made: {tell_exception(error)}") from error
     if isinstance(env, VectorEnv):
         env = VectorRows(env, name)
     fixed = is_given(config.factory) and not takes_number(factory)  # it has the rows that it has

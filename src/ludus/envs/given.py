@@ -20,7 +20,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from ludus.envs.importing import address_of, main_name
 from ludus.envs.vec import VecEnv
-from ludus.errors import ConfigError, EnvError, LudusError, plain_text
+from ludus.errors import ConfigError, EnvError, LudusError, plain_text, tell_exception
 
 _PETTINGZOO = {"ParallelEnv", "AECEnv"}  # by name: the package need not be installed
 _ADDRESS = re.compile(r"<(\w+) [0-9a-f]{6}>")
@@ -181,9 +181,7 @@ def _make_one(make: Callable[..., Any]) -> Any:
     except LudusError:
         raise
     except Exception as error:
-        raise EnvError(
-            f"{_label(make)}() could not make an environment: {type(error).__name__}: {error}"
-        ) from error
+        raise EnvError(f"{_label(make)}() could not make an environment: {tell_exception(error)}") from error
 
 
 def _close(env: Any) -> None:

@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ludus.errors import ConfigError, did_you_mean
+from ludus.errors import ConfigError, did_you_mean, tell_exception
 
 # Packages whose functions make environments of what another module defines, as pettingzoo's parallel_wrapper_fn.
 _WRAPPING_PACKAGES = ("pettingzoo", "supersuit", "gymnasium")
@@ -104,7 +104,7 @@ def import_module_of(module: str, env_id: str, search_here: bool = True) -> Any:
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None:
-            problem = f"{type(error).__name__}: {error}"
+            problem = tell_exception(error)
             raise ConfigError(f"The module {module!r} of {env_id!r} fails to import: {problem}") from error
         itself = missing == module
         what = f"The module {module!r}" if itself else f"The package {missing!r} that it needs"

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from ludus.envs.row_space import ONLY_PART, RowSpace, is_image
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, tell_exception
 from ludus.policies.conv import MixedNet
 from ludus.policies.reader import Prepared, Reader
 from ludus.policies.trunk import TrunkPass
@@ -158,7 +158,7 @@ class Taped(nn.Module):
             takes = "x and a hidden state" if self.state_size else "x"
             shapes = {name: (len(x), *shape) for name, shape in self._reader.shapes.items()}
             told = shapes[ONLY_PART] if self._reader.has_one_part else shapes
-            why = f"{type(error).__name__}: {error}"
+            why = tell_exception(error)
             raise ConfigError(f"The network {name} fails on {takes} of the shape {told}: {why}") from error
         for what, tensor in (("features", actor), ("the critic's features", critic)):
             if not isinstance(tensor, Tensor) or tensor.ndim != 2 or len(tensor) != len(x):
@@ -261,9 +261,7 @@ def make_taped(make: Any, space: gym.spaces.Box, kwargs: dict[str, Any]) -> Tape
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
         given = ", ".join([str(shape), *(f"{name}={value!r}" for name, value in kwargs.items())])
         name = getattr(make, "__name__", str(make))
-        raise ConfigError(
-            f"The network {name}({given}) cannot be made: {type(error).__name__}: {error}"
-        ) from error
+        raise ConfigError(f"The network {name}({given}) cannot be made: {tell_exception(error)}") from error
     if not isinstance(module, nn.Module):
         raise ConfigError(f"The network is a {type(module).__name__}; it must be a torch.nn.Module.")
     if not any(parameter.requires_grad for parameter in module.parameters()):

@@ -12,6 +12,7 @@ from typing import Literal, Protocol, TextIO
 
 from ludus.show import text
 from ludus.show.dashboard import Dashboard
+from ludus.show.loss_lines import LossLines
 from ludus.show.plain import PlainView
 from ludus.show.run_state import Level, RunState
 
@@ -25,6 +26,7 @@ class View(Protocol):
     def start(self) -> None: ...
     def progress(self) -> None: ...
     def iteration(self, line: str) -> None: ...
+    def losses(self, lines: list[str]) -> None: ...
     def row(self) -> None: ...
     def evaluation(self, line: str) -> None: ...
     def message(self, line: str) -> None: ...
@@ -43,6 +45,7 @@ class Console:
         self._stream = stream if stream is not None else sys.stdout
         self._quiet = mode == "quiet"
         self.state = RunState()
+        self._loss_lines = LossLines()
         self._view: View | None
         if mode == "dashboard" or (mode == "auto" and _can_draw(self._stream)):
             self._view = Dashboard(self._stream, self.state)
@@ -78,9 +81,15 @@ class Console:
         self.state.add_recent(name, value)
 
     def iteration(self, line: str) -> None:
-        """What one iteration came to. Plain logs show one in two seconds, and the last of every cycle."""
+        """What one iteration came to. Plain logs show the last before each of their rows."""
         self.state.iteration = line
         self._show(lambda view: view.iteration(line))
+
+    def losses(self, name: str, first: int, losses: Sequence[float], per_iteration: int) -> None:
+        """The loss of every batch, after those of the `first` batches. Shown in whole plain logs."""
+        if self.state.every_row:
+            lines = self._loss_lines.add(name, first, losses, per_iteration)
+            self._show(lambda view: view.losses(lines))
 
     def row(self, step: int, metrics: dict[str, float]) -> None:
         """One row of metrics, at the end of a cycle."""

@@ -85,6 +85,9 @@ class Dashboard:
     def iteration(self, line: str) -> None:
         """Nothing: the next tick shows it."""
 
+    def losses(self, lines: list[str]) -> None:
+        """Nothing: they are points of a curve."""
+
     def row(self) -> None:
         if self._drawing_error is not None:
             raise self._drawing_error

@@ -1,6 +1,5 @@
 """The terminal view for pipes, files and CI: aligned lines, no control codes."""
 
-import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple, TextIO
@@ -10,8 +9,8 @@ from ludus.show.run_state import RunState
 
 _HEADER_EVERY = 20
 _MOST_LOGGED, _LONGEST_HEAD = 4, 16  # columns of a user's own, and letters of their heads
-_HEARTBEAT_S = 60.0  # a silent log looks like a hung job
-_ITERATION_S = 2.0  # iterations may end many times a second
+_ROWS = 50  # over the whole training, however long it is; log.every_row shows all
+_HEARTBEAT_S = 60.0  # a silent log looks like a hung job; each next silence may last twice as long
 
 
 class Column(NamedTuple):
@@ -25,6 +24,7 @@ def _whole(value: float) -> str:
     return f"{value:.0f}"
 
 
+_RATE = Column("rate", 8, "train/learning_rate", lambda v: f"{v:.2g}")
 _COLUMNS = [
     Column("steps/s", 9, "time/fps", lambda v: f"{v:,.0f}" if v >= 10 else f"{v:.1f}"),
     Column("return", 9, "rollout/ep_rew_mean", text.number),
@@ -38,12 +38,15 @@ _LEARNING_COLUMNS = [  # after those of the task's own measures
     Column("kl", 8, "train/approx_kl", text.number),
     Column("clip", 7, "train/clip_fraction", text.number),
     Column("expl.var", 8, "train/explained_variance", text.number),
+    Column("pi loss", 9, "train/policy_gradient_loss", text.number),
+    Column("v loss", 8, "train/value_loss", text.number),
     Column("ent.loss", 8, "train/entropy_loss", text.number),
     Column("entropy", 8, "train/entropy", text.number),
     Column("critic", 8, "train/critic_loss", text.number),
     Column("actor", 8, "train/actor_loss", text.number),
     Column("ent.coef", 8, "train/ent_coef", text.number),
     Column("R loss", 8, "train/r_loss", text.number),
+    _RATE,
 ]
 _REWARD_COLUMNS = [
     Column("AUC", 6, "reward/AUC", lambda v: text.reward_value("reward/AUC", v)),
@@ -64,11 +67,15 @@ _PUBLIC_COLUMNS = [
     Column("Pi_loss", 9, "Pi_loss", text.number),
     Column("return", 9, "rollout/ep_rew_mean", text.number),
     Column("success", 8, "rollout/success_rate", text.percent),
+    _RATE,
 ]
 
 
 class PlainView:
-    """Writes a table that grows by one line a row. Columns appear when their metric first does."""
+    """Writes a table that grows by one line a row. Columns appear when their metric first does.
+
+    About _ROWS rows and as many evaluations are shown, evenly over the training, unless all are asked for.
+    """
 
     def __init__(self, stream: TextIO, state: RunState) -> None:
         self._stream = stream
@@ -76,8 +83,9 @@ class PlainView:
         self._columns: list[Column] = []
         self._rows_since_header = _HEADER_EVERY
         self._last_output = time.monotonic()
-        self._iteration_at = -math.inf
-        self._held_back = ""  # the newest iteration's line, where it came too soon after another
+        self._silence_s = _HEARTBEAT_S
+        self._shown_at: dict[str, int] = {}  # which of the _ROWS parts of the training a kind was last shown in
+        self._iteration = ""  # the newest, for the next row
 
     def plan(self, lines: list[str]) -> None:
         self._write(self._state.title, *(f"  {line}" for line in lines), "")
@@ -90,29 +98,39 @@ class PlainView:
             self._write(f"continuing at {where} of {state.total_steps:,}{unit}")
 
     def progress(self) -> None:
-        if time.monotonic() - self._last_output > _HEARTBEAT_S:
+        if time.monotonic() - self._last_output > self._silence_s:
+            self._silence_s *= 2
             state = self._state
             where = " · ".join(f"{name} {at:,}/{total:,}" for name, at, total in state.levels)
             words = "  ".join(part for part in (where, state.note) if part)
             self._write(f"{state.step:>{self._step_width},} {self._done:>7}  … {words}".rstrip())
 
     def iteration(self, line: str) -> None:
-        self._held_back = line
-        if time.monotonic() - self._iteration_at >= _ITERATION_S:
-            self._say_iteration()
+        self._iteration = line
 
-    def _say_iteration(self) -> None:
-        if self._held_back:
-            self._write(f"  {self._held_back}")
-            self._held_back, self._iteration_at = "", time.monotonic()
+    def losses(self, lines: list[str]) -> None:
+        self._write(*(f"  {line}" for line in lines))
 
     def row(self) -> None:
-        self._say_iteration()
+        if not self._due("row"):
+            return
+        if self._iteration and not self._state.every_row:  # else `losses` has said it
+            self._write(f"  {self._iteration}")
+        self._iteration = ""
         if "Epoch" in self._state.metrics:
             self._public_row()
         else:
             self._own_row()
         self._rows_since_header += 1
+
+    def _due(self, kind: str) -> bool:
+        """Whether one of this kind is to be shown now."""
+        state = self._state
+        part = int(_ROWS * state.fraction)
+        if self._shown_at.get(kind) == part and state.total_steps and not state.every_row:
+            return False
+        self._shown_at[kind] = part
+        return True
 
     def _own_row(self) -> None:
         state = self._state
@@ -162,7 +180,8 @@ class PlainView:
         return max(9, len(f"{self._state.total_steps:,}"))
 
     def evaluation(self, line: str) -> None:
-        self._write(line)
+        if self._due("evaluation"):
+            self._write(line)
 
     def message(self, line: str) -> None:
         self._write(line)

@@ -83,6 +83,7 @@ class Evaluation:
 class RunState:
     title: str = ""
     display: Display = field(default_factory=Display)  # what the task has to show besides
+    every_row: bool = False  # whether a plain log is wanted in full
     total_steps: int = 0
     start_step: int = 0
     step: int = 0

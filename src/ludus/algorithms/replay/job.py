@@ -90,7 +90,8 @@ class ReplayJob(StoreJob):
         return self._evaluator.start_words()
 
     def cycle_metrics(self) -> dict[str, float]:
-        return {**super().cycle_metrics(), **self._reward_metrics()}
+        rate = {"train/learning_rate": self.config.replay.learning_rate * self.rate_factor}
+        return {**super().cycle_metrics(), **rate, **self._reward_metrics()}
 
     def _reward_metrics(self) -> dict[str, float]:
         """The learned reward against the true one, where a wrapper hides that from the learner."""

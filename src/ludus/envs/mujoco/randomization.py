@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ludus.envs.importing import find_callable
-from ludus.errors import ConfigError, EnvError, LudusError, did_you_mean
+from ludus.errors import ConfigError, EnvError, LudusError, did_you_mean, tell_exception
 from ludus.ranges import Range, check_fields
 
 if TYPE_CHECKING:
@@ -311,7 +311,7 @@ def _told_in_a_sentence(method: Callable[..., Any], way: str, kind: str) -> Call
         except LudusError:
             raise
         except Exception as error:  # whatever a user's code raises
-            problem = f"{type(error).__name__}: {error}"
+            problem = tell_exception(error)
             raise EnvError(f"The randomisation {kind} failed in its method {way}: {problem}") from error
         if way in _CHANGES and getattr(result, "shape", None) != arguments[0].shape:
             wanted, got = list(arguments[0].shape), getattr(result, "shape", type(result).__name__)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ludus.envs.importing import address_of, find_callable
-from ludus.errors import ConfigError, EnvError, LudusError, did_you_mean
+from ludus.errors import ConfigError, EnvError, LudusError, did_you_mean, tell_exception
 from ludus.ranges import told
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Term:
             raise
         except Exception as error:
             name = f"{self.function.__module__}:{self.function.__qualname__}"
-            raise EnvError(f"The term {name} raised {type(error).__name__}: {error}") from error
+            raise EnvError(f"The term {name} raised {tell_exception(error)}") from error
 
 
 Table = Mapping[str, Term]
