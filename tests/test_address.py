@@ -15,6 +15,7 @@ from ludus.saved_run import run_folder
 from ludus.show.console import Console
 from ludus.training.address import Address, find_checkpoint, read_address
 from ludus.training.checkpoint import checkpoints_in, load_model_weights, load_policy, step_of
+from ludus.training.loop import Trainer
 from warm_python import ludus_command, run
 
 SETTINGS: dict[str, Any] = {
@@ -174,3 +175,44 @@ def test_going_back_to_a_checkpoint_that_is_not_there_changes_nothing(copied: Pa
         ludus.resume(f"{copied}@100", console=Console("quiet"))
     after = sorted(path.relative_to(copied) for path in copied.rglob("*") if path.name != "train.lock")
     assert after == before
+
+
+# When checkpoints are made ------------------------------------------------------------------------------
+class GettingWorse(ludus.Callback):
+    """Every evaluation is worse than the one before: the first is the best, and saved as such."""
+
+    def on_start(self, run: Trainer) -> None:
+        evaluate = run.job.evaluate
+
+        def evaluated(interrupted: Any) -> dict[str, float]:
+            return evaluate(interrupted) | {"eval/mean_reward": -float(run.step)}
+
+        run.job.evaluate = evaluated  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "steps", "told"),
+    [
+        ({"every": 100}, [128, 192, 320, 384], "every 100 steps (at 128, 192, 320 …); all are kept"),
+        ({"every": 192}, [128, 192, 384], "every 192 steps; all are kept"),
+        ({"every_epochs": 2}, [128, 256, 384], "every 2 epochs; all are kept"),
+        ({"every_epochs": 3}, [128, 384], "every 3 epochs; all are kept"),
+        ({}, [128, 256, 384], "every epoch; all are kept"),
+    ],
+)
+def test_checkpoints_come_as_near_to_what_was_asked_as_iterations_allow(
+    checkpoint: dict[str, Any], steps: list[int], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An iteration has 64 steps, an epoch 128."""
+    overrides = SETTINGS | {"loop.total_steps": 384, "eval.every": 128, "eval.stochastic": False}
+    overrides |= {f"checkpoint.{name}": value for name, value in checkpoint.items()}
+    folder = tmp_path / "run"
+    ludus.train("gym:CartPole-v1", folder, [GettingWorse()], Console("plain"), overrides=overrides)
+    assert f"checkpoint {told}" in capsys.readouterr().out
+    assert steps_of(folder) == steps
+
+
+def test_saving_by_steps_and_by_epochs_at_once_is_refused(tmp_path: Path) -> None:
+    both = SETTINGS | {"checkpoint.every": 100, "checkpoint.every_epochs": 2}
+    with pytest.raises(ConfigError, match="both say how often to save"):
+        ludus.train("gym:CartPole-v1", tmp_path / "run", console=Console("quiet"), overrides=both)

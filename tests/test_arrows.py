@@ -31,8 +31,9 @@ MAP = {
     "data": "envs.findings errors files ranges",
     "config": "envs errors policies ranges",
     "config_files": "config envs errors files ranges",
-    "trust": "config envs.mujoco.terms errors files",
-    "training": "config envs errors files graphs policies show",  # it knows jobs, and no algorithm
+    "stages": "config config_files envs errors",
+    "trust": "config envs errors files stages",
+    "training": "config envs errors files graphs policies show stages",  # it knows jobs, and no algorithm
     "algorithms": "buffers config config_files data declared envs errors graphs policies ranges training trust",
     "setting_names": "algorithms.registry config errors",
     "settings": "algorithms.registry config config_files errors policies setting_names",
@@ -45,7 +46,7 @@ MAP = {
     "viewing": "envs errors policies show",
     "motion_viewing": "envs errors show",
     "runs": "algorithms.registry config config_files envs errors files measuring policies presets rewards "
-    "saved_run settings show training trust version viewing",
+    "saved_run settings show stages training trust version viewing",
     "run": "config envs export policies rewards runs saved_run show training",
     "commands": "algorithms.registry algorithms.summaries config config_files data envs errors export "
     "measuring motion_viewing presets ranges recording rewards runs saved_run scaffold setting_names settings "

@@ -58,7 +58,9 @@ class CheckpointConfig:
     """Saving a run."""
 
     every: Annotated[int, Range(0, MOST_STEPS)] = 0
-    """Environment steps between checkpoints, besides the one at the end of every epoch."""
+    """Environment steps between checkpoints, as near as iterations allow; 0: one at the end of every epoch."""
+    every_epochs: Annotated[int, Range(0, MOST_STEPS)] = 0
+    """Epochs between checkpoints, in place of steps."""
     keep: Annotated[int, Range(1, 1_000_000)] | Literal["all"] = 3
     """Newest checkpoints kept, or 'all'; the best one is kept besides."""
 
@@ -112,6 +114,8 @@ class TrainConfig:
     """Saving."""
     log: LogConfig = field(default_factory=LogConfig)
     """Logging."""
+    stages: tuple[dict[str, Any], ...] = ()
+    """A curriculum: other settings before the run's own, each until a step or a success rate (docs)."""
 
     short_names: ClassVar[Mapping[str, str]] = {}
     """Settings of the algorithm's sections that may be given without the section: batch_size."""
@@ -147,6 +151,10 @@ class TrainConfig:
             raise ConfigError(
                 f"--env.num-envs {self.env.num_envs} does not divide into --groups {self.groups}; "
                 f"{self.env.num_envs + -self.env.num_envs % self.groups} does."
+            )
+        if self.checkpoint.every and self.checkpoint.every_epochs:
+            raise ConfigError(
+                "--checkpoint.every and --checkpoint.every-epochs both say how often to save: give one of them."
             )
         if not (self.loop.epochs or self.loop.total_steps >= 1):
             raise ConfigError("Say how long to train: --total-steps or --epochs.")

@@ -42,6 +42,7 @@ from ludus.show.result_text import result_lines
 from ludus.show.results import forget_later, read_measurements
 from ludus.show.reward_page import RewardTrace
 from ludus.show.sinks import MetricSink, Tee
+from ludus.stages import stages_with_whole_paths
 from ludus.training.address import Address, find_checkpoint, read_address, told_checkpoint
 from ludus.training.callbacks import Callback
 from ludus.training.checkpoint import checkpoints_in, clear_leftovers, set_aside_newer, step_of
@@ -89,6 +90,7 @@ def train(
     elif not isinstance(algo, str):
         raise ConfigError(f"algo is {algo!r}; it must be a name or a ludus.Algorithm.")
     config = apply_overrides(config or find_preset(preset, algo).config, given).with_whole_paths()
+    config = stages_with_whole_paths(config)
     if config.start_from:
         config = replace(config, start_from=pinned_address(config.start_from))
     if config.log.wandb and importlib.util.find_spec("wandb") is None:  # before anything is written
@@ -102,7 +104,7 @@ def train(
             held.enter_context(run_lock(folder))  # settings that do not work have left nothing behind
             _refuse_taken(folder)
             _create_run(folder, config, facts)
-            about = [*trainer.plan.lines(), *trainer.job.lines(), *trainer.forecast()]
+            about = [*trainer.lines(), *trainer.job.lines(), *trainer.forecast()]
             screen.plan(f"{told} → {folder}", [*about, *started, *about_given(config.env)])
             trainer.run()
             measured = _measure_at_end(trainer)
@@ -141,7 +143,7 @@ def resume(
                     f"give it more with: {_command('resume', folder)} --total-steps {2 * trainer.plan.total_steps}"
                 )
             screen.remember(_metrics_of(folder)[: trainer.counters.metric_rows])
-            screen.plan(f"resuming {folder} at step {trainer.step:,}", trainer.plan.lines())
+            screen.plan(f"resuming {folder} at step {trainer.step:,}", trainer.lines())
             _create_run(folder, config, facts)
             forget_later(folder / RESULTS, trainer.step)
             if not trainer.complete:  # else a kill came between the last checkpoint and the end
@@ -194,7 +196,7 @@ def _trainer(
 
 def _measure_at_end(trainer: Trainer) -> Measured | None:
     """The best policy on new starts, when the training has come to its end; None also where Ctrl-C ends it."""
-    config, folder, screen = trainer.config, trainer.run_dir, trainer.console
+    config, folder, screen = trainer.stages[-1].config, trainer.run_dir, trainer.console
     if not trainer.complete:
         return None
     newest = checkpoints_in(folder / CHECKPOINTS)[-1]
@@ -242,7 +244,7 @@ def _finish(trainer: Trainer, measured: Measured | None) -> None:
             write_run_report(folder, trust=True)  # what it names is running already
         except Exception as error:  # noqa: BLE001 (whatever breaks a picture, the training has succeeded)
             screen.warning(f"No report: {error}")
-    for warning in trainer.job.warnings:
+    for warning in (*trainer.job.warnings, *trainer.unreached_stages()):
         screen.warning(warning)
     done = f"Trained {trainer.step:,} {trainer.plan.unit} in {trainer.counters.seconds:.0f} s."
     result = [] if measured is None else ["", *result_lines(measured.kept, screen.state.display)]

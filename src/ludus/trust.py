@@ -12,6 +12,7 @@ found in, and the arguments they are given. The key never leaves the user's own 
 cannot forge its mark. A mark copied from a run of the user's does not serve for a module of that name elsewhere.
 """
 
+import dataclasses
 import hashlib
 import hmac
 import importlib.machinery
@@ -26,9 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from ludus.config import TrainConfig, to_dict
+from ludus.envs import EnvConfig
 from ludus.envs.mujoco.terms import TABLES
 from ludus.errors import LudusError, TrustError, plain_text
 from ludus.files import create, read_bounded, read_json, write_whole
+from ludus.stages import environments_of
 
 MARK = "trust.json"
 _MARK_BYTES = 10_000
@@ -36,9 +39,19 @@ _KEY_BYTES = 32
 _NAMED = re.compile(r"[\w.]+:\w+")  # "module:callable"
 
 
+def _imports(config: TrainConfig) -> tuple[str, ...]:
+    """Modules that are imported because a configuration names them, in its stages, too."""
+    return tuple(dict.fromkeys(name for part in _parts(config) for name in part.imports))
+
+
+def _parts(config: TrainConfig) -> list[TrainConfig]:
+    """The configuration, and the same with the environment of each of its stages."""
+    return [config, *(dataclasses.replace(config, env=env) for env in environments_of(config))]
+
+
 def require_trust(config: TrainConfig, run: Path, trust: bool) -> None:
     """Refuse to go on with a run that names code, unless this user trained it here or trusts it."""
-    modules = config.imports
+    modules = _imports(config)
     if modules and not trust and not _has_valid_mark(run, config):
         raise _refusal(modules, str(run), "and it was not trained by you on this machine")
 
@@ -51,9 +64,9 @@ def require_trust_in_file(
     `typed` is what the name of the preset stands for, `words` are the flags besides. The same means the same
     callable, too: another function of the user's own module might do harm.
     """
-    known = {*_callables(typed), *_NAMED.findall(" ".join(words))}
-    if config.imports and not trust and not known.issuperset(_callables(config)):
-        raise _refusal(config.imports, str(file), "for something that the command line does not name")
+    known, modules = {*_callables(typed), *_NAMED.findall(" ".join(words))}, _imports(config)
+    if modules and not trust and not known.issuperset(_callables(config)):
+        raise _refusal(modules, str(file), "for something that the command line does not name")
 
 
 def _refusal(modules: Any, source: str, why: str) -> TrustError:
@@ -67,7 +80,7 @@ def _refusal(modules: Any, source: str, why: str) -> TrustError:
 # The mark ---------------------------------------------------------------------------------------
 def mark_as_ours(run: Path, config: TrainConfig) -> None:
     """Note that this user trains the run here. Where no key can be kept, the run will have to be trusted anew."""
-    if not config.imports:
+    if not _imports(config):
         (run / MARK).unlink(missing_ok=True)  # of an earlier configuration
         return
     try:
@@ -96,14 +109,26 @@ def _has_valid_mark(run: Path, config: TrainConfig) -> bool:
 
 
 def _callables(config: TrainConfig) -> tuple[str, ...]:
-    """What is imported and called."""
-    env = config.env
+    """What is imported and called, in any stage."""
     algorithm = config.algo if ":" in config.algo else ""
+    named = dict.fromkeys(name for part in _parts(config) for name in _callables_of(part.env))
+    return *named, config.policy.network, algorithm
+
+
+def _callables_of(env: EnvConfig) -> tuple[str, ...]:
     named = (str(getattr(env, name, "")) for name in ("id", "factory"))
-    return type(env).__name__, *named, *getattr(env, "callables", ()), config.policy.network, algorithm
+    return type(env).__name__, *named, *getattr(env, "callables", ())
 
 
 def _signature(key: bytes, config: TrainConfig) -> str:
+    signed = _signed(config)
+    if config.stages:
+        signed["stages"] = [_signed(part) for part in _parts(config)[1:]]
+    return hmac.new(key, json.dumps(signed, sort_keys=True, default=repr).encode(), hashlib.sha256).hexdigest()
+
+
+def _signed(config: TrainConfig) -> dict[str, Any]:
+    """What is imported, and the arguments it is given."""
     env = to_dict(config.env)
     signed: dict[str, Any] = {
         "kind": env.get("kind"),
@@ -116,7 +141,7 @@ def _signature(key: bytes, config: TrainConfig) -> str:
         signed["network"] = [config.policy.network, config.policy.network_kwargs]
     if ":" in config.algo:
         signed["algorithm"] = config.algo
-    return hmac.new(key, json.dumps(signed, sort_keys=True, default=repr).encode(), hashlib.sha256).hexdigest()
+    return signed
 
 
 def _file_of(module: str) -> str:

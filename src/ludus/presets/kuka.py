@@ -41,6 +41,13 @@ _RANDOMIZED = dataclasses.replace(
     eval=EvalConfig(every=80_000, episodes=100, final_episodes=200),
 )
 
+# The places of cube and pad are always the same until that is learned, then anywhere.
+_CURRICULUM = dataclasses.replace(
+    _PICK_PLACE,
+    eval=EvalConfig(every=25_000, episodes=100),
+    stages=({"until": {"success": 0.9, "steps": 150_000}, "set": {"env.fixed": True}},),
+)
+
 # Fewer iterations, each with eight times as many arms.
 _LARGE = dataclasses.replace(
     _PICK_PLACE,
@@ -92,6 +99,11 @@ PRESETS = [
         "kuka-randomized",
         "The same with a cube of any weight, any friction, and an arm that obeys up to 100 ms late.",
         _RANDOMIZED,
+    ),
+    Preset(
+        "kuka-curriculum",
+        "The same in two stages: the cube and the pad first at fixed places, then anywhere.",
+        _CURRICULUM,
     ),
     Preset("kuka-pick-place-large", "The same with 2,048 arms on a GPU.", _LARGE),
     Preset("kuka-pixels", "The same seen through two cameras, with 2,048 arms on a GPU.", _PIXELS),

@@ -4,8 +4,8 @@ import html
 import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ludus.show import text
 
@@ -50,6 +50,7 @@ class Chart:
     badge: str = ""  # "success" or "failure", in their colours
     headline: str | None = None  # to the right of the title; the newest value where None
     pictures: Sequence[Picture] = ()
+    marks: Mapping[float, str] = field(default_factory=dict)  # a word at a step, such as where a stage begins
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,19 @@ def chart_html(chart: Chart) -> str:
         f"<figcaption><b>{html.escape(chart.title)}{badge}</b>"
         f'<span class="newest">{html.escape(newest)}</span></figcaption>'
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT + height}" role="img" aria-label="{html.escape(chart.title)}">'
-        f"{_axes(scale, chart.show)}{strip}{curves}"
+        f"{_axes(scale, chart.show)}{strip}{_marks(chart.marks, scale)}{curves}"
         f'<line class="cross" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>{marks}</svg>'
         f'<div class="legend">{legend if len(series) > 1 else ""}</div>'
         f"{_readout(chart, series, scale)}</figure>"
+    )
+
+
+def _marks(marks: Mapping[float, str], scale: _Scale) -> str:
+    return "".join(
+        f'<path class="lead" d="M{scale.x(step):.1f},{_TOP}V{_HEIGHT - _BOTTOM}"/>'
+        + _tick(scale.x(step) + 4, _TOP + 9, "start", html.escape(words))
+        for step, words in marks.items()
+        if scale.x0 <= step <= scale.x1
     )
 
 

@@ -4,6 +4,7 @@ Everything in it comes from the run folder: metrics.jsonl, config.yaml and, wher
 """
 
 import html
+import itertools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from ludus.show.jsonl import MOST_STEPS, read_metrics
 from ludus.show.playback import NO_NETWORK
 from ludus.show.report_style import SCRIPT, STYLE
 from ludus.show.reward_page import RewardTrace, reward_section
-from ludus.show.run_state import quality
+from ludus.show.run_state import is_other_task, quality
 
 Rows = list[dict[str, float]]
 
@@ -297,7 +298,16 @@ def _chart(
     limits: tuple[float, float] | None = None,
 ) -> str:
     series = [s for name, metric in metrics.items() if (s := _series(name, metric, rows)) is not None]
-    return chart_html(Chart(title, series, show, limits)) if series else ""
+    return chart_html(Chart(title, series, show, limits, marks=_stage_starts(rows))) if series else ""
+
+
+def _stage_starts(rows: Rows) -> dict[float, str]:
+    """Where a curriculum went on to its next stage."""
+    staged = [row for row in rows if "loop/stage" in row]
+    changes = (
+        (one, other) for one, other in itertools.pairwise(staged) if one["loop/stage"] != other["loop/stage"]
+    )
+    return {one["step"]: f"stage {other['loop/stage']:g}" for one, other in changes}
 
 
 def _series(name: str, metric: str, rows: Rows) -> Series | None:
@@ -349,7 +359,8 @@ def _evaluations(rows: Rows, display: Display) -> str:
 
 
 def _best(evaluations: Rows) -> dict[str, float]:
-    return max(evaluations, key=quality)
+    """Of those of the last task, where a curriculum has several."""
+    return max((row for row in evaluations if not is_other_task(row, evaluations[-1])), key=quality)
 
 
 def _best_step(rows: Rows) -> int | None:
@@ -370,6 +381,7 @@ def _reward_columns(rows: Rows) -> list[tuple[str, str, Any]]:
 _COLUMNS: list[tuple[str, str, Any]] = [
     ("step", "step", lambda r: f"{int(r['step']):,}"),
     ("success (interval)", "eval/success_rate", lambda r: text.success_with_interval(r, "eval/")),
+    ("task", "eval/task", lambda r: text.number(r["eval/task"])),
     ("strict", "eval/success_strict", lambda r: text.percent(r["eval/success_strict"])),
 ]
 _LAST_COLUMNS: list[tuple[str, str, Any]] = [  # after the task's own measures

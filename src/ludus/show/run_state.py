@@ -38,6 +38,11 @@ def quality(metrics: Mapping[str, float]) -> tuple[float, float]:
     return mean("success_rate"), mean("mean_reward")
 
 
+def is_other_task(metrics: Mapping[str, float], others: Mapping[str, float]) -> bool:
+    """Whether two evaluations are of different stages of a curriculum, and so cannot be compared."""
+    return metrics.get("eval/task", 1.0) != others.get("eval/task", 1.0)
+
+
 def _first_known(metrics: Mapping[str, float], *names: str) -> float:
     return next((metrics[n] for n in names if not math.isnan(metrics.get(n, math.nan))), -math.inf)
 
@@ -151,8 +156,9 @@ class RunState:
 
     def _note_evaluation(self, step: int, metrics: dict[str, float]) -> None:
         self.last_evaluation = Evaluation(step, metrics)
-        best = (-math.inf, -math.inf) if self.best_evaluation is None else quality(self.best_evaluation.metrics)
-        if quality(metrics) > best:
+        best = self.best_evaluation
+        compared = best is not None and not is_other_task(best.metrics, metrics)
+        if quality(metrics) > (quality(best.metrics) if best and compared else (-math.inf, -math.inf)):
             self.best_evaluation = self.last_evaluation
 
     @property

@@ -111,6 +111,10 @@ class Job(ABC):
     def state(self, whole: bool) -> State:
         """All that an exact continuation needs besides `models`; if not `whole`, without the environments."""
 
+    def carried(self) -> State:
+        """What one stage of a curriculum hands to the next besides `models`."""
+        return self.state(whole=False)
+
     @abstractmethod
     def load_state(self, state: State, iteration: int) -> bool:
         """Go on after so many iterations; False if the environments were not in the state and begin anew."""

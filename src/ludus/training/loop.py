@@ -5,6 +5,7 @@ metrics; an epoch ends with an evaluation and a checkpoint. Everything a run is 
 run goes on as if nothing had happened.
 """
 
+import itertools
 import json
 import math
 import time
@@ -36,6 +37,7 @@ from ludus.show.machine import Machine
 from ludus.show.run_state import Level, quality
 from ludus.show.sinks import Tee
 from ludus.show.text import duration
+from ludus.stages import Stage, read_stages
 from ludus.training.callbacks import Callback, Logged, Watcher
 from ludus.training.checkpoint import (
     best_checkpoint,
@@ -56,12 +58,15 @@ from ludus.training.interrupt import Interrupt
 from ludus.training.job import Job
 from ludus.training.ram import short_of_memory
 from ludus.training.run_folder import BEST, EPISODES
+from ludus.training.staging import Baggage, MakeStage, try_stages
 from ludus.training.starting import start_from
 
 PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
 _LEVELS = ("epoch", "cycle", "iteration", "batch")
 _SUMMARY_BATCHES = 100  # whose mean loss is one point of a curve
 _BEST = ("best_success", "best_reward", "best_step", "best_task")  # counters of the best evaluation
+# Older checkpoints lack these.
+_NEWER_COUNTERS = ("best_task", "epoch_loss", "epoch_batches", "episode_lines", "stage", "stage_passed")
 MAX_UNSAVED = 3  # after so many checkpoints in a row that could not be written the training ends
 MAX_ROLLBACKS = 3  # after so many returns to a checkpoint the run is given up
 
@@ -79,6 +84,8 @@ class Counters:
     best_task: str = ""  # what was judged; a resume may change it, and then the search begins anew
     evaluation_owed: bool = False  # an interrupt cut the epoch's evaluation short
     rollbacks: int = 0
+    stage: int = 0
+    stage_passed: bool = False  # an evaluation was as good as the stage asks for
     logged_batches: int = 0  # whose losses are in the batch log
     epoch_loss: float = 0.0  # the sum of those of the present epoch …
     epoch_batches: int = 0  # … and how many they are
@@ -88,13 +95,7 @@ class Counters:
 def _counters_from(saved: dict[str, Any]) -> Counters:
     """Counters from a checkpoint, which must be numbers of the right kind."""
     kinds = {name: type(value) for name, value in asdict(Counters()).items()}
-    new = {
-        "best_task": "",
-        "epoch_loss": 0.0,
-        "epoch_batches": 0,
-        "episode_lines": 0,
-    }  # older checkpoints lack these
-    saved = new | saved
+    saved = {name: getattr(Counters(), name) for name in _NEWER_COUNTERS} | saved
     values = {name: kind(saved[name]) for name, kind in kinds.items()}
     counts = [value for value in values.values() if type(value) is int]
     if min(counts) < -1 or max(counts) > 10**15 or not math.isfinite(values["seconds"]):
@@ -116,19 +117,23 @@ class Trainer:
         keep_folder: Callable[[], bool] = lambda: True,
     ) -> None:
         """`keep_folder` puts back what the run folder lacks, before a checkpoint; False if it had to."""
-        self.config, self.run_dir, self.console = config, run_dir, console
+        self.stages = read_stages(config)
+        self.config, self.run_dir, self.console = self.stages[0].config, run_dir, console
         self.callbacks = list(callbacks)
         self._watcher, self._logged = Watcher(self, self.callbacks), Logged()
-        config.check()
+        for stage in self.stages:
+            stage.config.check()
         self.counters = Counters()
         device = find_device(config.device)
         torch.set_num_threads(config.torch_threads)
         torch.set_float32_matmul_precision(PRECISIONS[config.precision])
+        self._make_job: MakeStage = lambda stage: make_job(stage.config, device)
+        self._make_sinks, self._keep_folder = make_sinks, keep_folder
         with short_of_memory(config.memory_advice):
-            self.job = make_job(config, device)
+            self.job = self._make_job(self.stages[0])
+            try_stages(self.stages, self.job, self._make_job)
         self._watched = self._watch()
         self.plan = self.job.plan
-        self._make_job, self._make_sinks, self._keep_folder = make_job, make_sinks, keep_folder
         self._unsaved = 0  # checkpoints in a row that could not be written
         self._batch_log = BatchLog(run_dir / f"{self.job.batch_loss}.f32")
         self._episode_log = EpisodeLog(run_dir / EPISODES)
@@ -170,6 +175,10 @@ class Trainer:
         disk = disk_line(self.job, self.config.checkpoint, self.run_dir)
         return ["; ".join(filter(None, (device_line(self.job.device), disk)))]
 
+    def lines(self) -> list[str]:
+        """How long the run takes, when it is saved, and its stages."""
+        return [*self.plan.lines(), *self._checkpoint_lines(), *self._stage_lines()]
+
     # The loop -----------------------------------------------------------------------------------
     def run(self) -> bool:
         """Train to the end of the plan. True when it came to its end, False when it was stopped before."""
@@ -192,8 +201,10 @@ class Trainer:
                     self.console.warning("No environment is stepped: on_step and on_episode are never called.")
                 going = self._notify("on_start")
                 if going and self.counters.evaluation_owed:
-                    going = self._end_epoch()
+                    going = self._end_epoch(save=True)
                 while going and self.counters.iteration < plan.total_iterations and not interrupt.requested:
+                    while self._stage_is_over():
+                        self._enter_next_stage()
                     going = self._iteration()
                 if interrupt.requested or not going:
                     self._save_if_new()
@@ -229,11 +240,12 @@ class Trainer:
         going = self._notify("on_iteration") and not self._watcher.stopped
         if ends_cycle:
             going &= self._end_cycle(metrics)
+        save = last or self._checkpoint_due()
         if self.counters.iteration % plan.iterations_per_epoch == 0 or last:
             self._summarize_epoch()
-            going &= self._end_epoch()
-        elif self._checkpoint_due():
-            self._save()
+            going &= self._end_epoch(save)
+        elif save:
+            self._save_if_new()  # a cycle's evaluation may have been the best
         return going
 
     def _tell_time(self) -> None:
@@ -256,11 +268,12 @@ class Trainer:
         going = self._notify("on_cycle", shown)
         return self._conclude(tested, always_save=False) and going
 
-    def _end_epoch(self) -> bool:
+    def _end_epoch(self, save: bool) -> bool:
         if self.config.eval.each_cycle and not self.counters.evaluation_owed:
-            self._save_if_new()
+            if save:
+                self._save_if_new()
             return True
-        return self._conclude(self._test(), always_save=True)
+        return self._conclude(self._test(), always_save=save)
 
     def _test(self) -> dict[str, float]:
         """Evaluate, and write that in a row of its own; empty when interrupted, and then owed."""
@@ -272,6 +285,7 @@ class Trainer:
         self._row_at = row_at + seconds, row_step  # speed is that of training alone
         self.counters.evaluation_owed = not metrics
         if metrics:
+            self._judge_stage(metrics)
             self.console.evaluation(self.step, metrics)
             metrics |= self.job.other_names(metrics, seconds)
             self._write(metrics)
@@ -299,6 +313,55 @@ class Trainer:
                 self._best = before
         return self._notify("on_evaluation", metrics) if metrics else True
 
+    # Stages -------------------------------------------------------------------------------------
+    @property
+    def stage(self) -> Stage:
+        """The present one."""
+        return self.stages[self.counters.stage]
+
+    def _stage_lines(self) -> list[str]:
+        """The stages of a curriculum, the present one marked; none where there is only one."""
+        told = [f"stage {number}: {stage.told}" for number, stage in enumerate(self.stages, 1)]
+        told[self.counters.stage] += " ←" if self.counters.stage else ""
+        return told if len(told) > 1 else []
+
+    def unreached_stages(self) -> list[str]:
+        """What to say when a training has ended before its last stage."""
+        now, last = self.counters.stage + 1, len(self.stages)
+        if now == last:
+            return []
+        return [f"The training ended in stage {now} of {last}: {self.stage.told}. Its own settings never held."]
+
+    def _judge_stage(self, metrics: dict[str, float]) -> None:
+        """Whether an evaluation ends the stage; and the number of its task, where there are several."""
+        wanted = self.stage.success
+        self.counters.stage_passed = wanted > 0 and metrics.get("eval/success_rate", 0.0) >= wanted
+        tasks = [judged_task(stage.config.env) for stage in self.stages[: self.counters.stage + 1]]
+        if len(self.stages) > 1:
+            metrics["eval/task"] = 1 + sum(one != other for one, other in itertools.pairwise(tasks))
+
+    def _stage_is_over(self) -> bool:
+        steps, last = self.stage.steps, self.counters.stage == len(self.stages) - 1
+        return not last and (self.counters.stage_passed or 0 < steps <= self.step)
+
+    def _enter_next_stage(self) -> None:
+        """The environments begin anew; all that was learned goes on. So does the best, if the task is the same."""
+        baggage, counters = Baggage(self.job), self.counters
+        counters.stage, counters.stage_passed = counters.stage + 1, False
+        self._make_stage()
+        baggage.give(self.job, counters.iteration)
+        if counters.best_task not in ("", judged_task(self.config.env)):
+            self._forget_best()
+        number = f"Stage {counters.stage + 1} of {len(self.stages)}"
+        self.console.message(f"{number} from step {self.step:,}: {self.stage.told}.")
+
+    def _make_stage(self) -> None:
+        """The job of the present stage in place of another."""
+        self.job.close()
+        del self.job  # before another takes as much memory
+        self.config, self.job = self.stage.config, self._make_job(self.stage)
+        self._watch()
+
     def _notify(self, moment: str, *arguments: dict[str, float]) -> bool:
         answers = [getattr(callback, moment)(self, *arguments) for callback in self.callbacks]
         return all(answer is None or bool(answer) for answer in answers)
@@ -316,6 +379,8 @@ class Trainer:
             "epoch": (i - 1) // plan.iterations_per_epoch + 1,
             "cycle": ((i - 1) % plan.iterations_per_epoch) // plan.iterations_per_cycle + 1,
         }
+        if len(self.stages) > 1:
+            place["stage"] = self.counters.stage + 1
         row = {
             **{name: float(value) for name, value in train.items()},
             **self.job.cycle_metrics(),
@@ -432,7 +497,10 @@ class Trainer:
         """How many epochs, cycles, iterations and batches of each are done; None: all."""
         plan = self.plan
         totals = (plan.epochs, plan.cycles_per_epoch, plan.iterations_per_cycle, plan.batches_per_iteration)
-        self.console.levels([Level(*level) for level in zip(_LEVELS, done or totals, totals, strict=True)])
+        levels = [Level(*level) for level in zip(_LEVELS, done or totals, totals, strict=True)]
+        if len(self.stages) > 1:
+            levels.insert(0, Level("stage", self.counters.stage + 1, len(self.stages)))
+        self.console.levels(levels)
 
     def _show_losses(self) -> None:
         """The loss of every batch: the mean of 100 for its curve, and of the iteration as a line."""
@@ -450,9 +518,26 @@ class Trainer:
 
     # Saving -------------------------------------------------------------------------------------
     def _checkpoint_due(self) -> bool:
-        every = self.config.checkpoint.every
-        before = self.step - self.plan.steps_per_iteration
-        return every > 0 and self.step // every > before // every
+        """Whether this is the iteration that is nearest to a step, or ends an epoch, after which to save."""
+        saving, plan, done = self.config.checkpoint, self.plan, self.counters.iteration
+        if saving.every:
+            number = _nearest(done * plan.steps_per_iteration, saving.every)
+            return number > 0 and _nearest(number * saving.every, plan.steps_per_iteration) == done
+        return done % (plan.iterations_per_epoch * max(1, saving.every_epochs)) == 0
+
+    def _checkpoint_lines(self) -> list[str]:
+        """When it is saved, where that was asked for."""
+        saving, plan = self.config.checkpoint, self.plan
+        kept = "all are kept" if saving.keep == "all" else f"the newest {saving.keep} and the best are kept"
+        if saving.every_epochs:
+            epochs = "epoch" if saving.every_epochs == 1 else f"{saving.every_epochs:,} epochs"
+            return [f"checkpoint every {epochs}; {kept}"]
+        if not saving.every:
+            return [f"checkpoint every epoch; {kept}"] if saving.keep == "all" else []
+        steps = plan.steps_per_iteration
+        first = [max(1, _nearest(number * saving.every, steps)) * steps for number in (1, 2, 3)]
+        near = f" (at {', '.join(f'{step:,}' for step in first)} …)" if saving.every % steps else ""
+        return [f"checkpoint every {saving.every:,} {plan.unit}{near}; {kept}"]
 
     def _save(self, whole: bool = True) -> Path | None:
         """The new checkpoint. None if an error that may pass kept it from being written: the training goes on."""
@@ -508,9 +593,11 @@ class Trainer:
         """Continue exactly from a checkpoint. `set_aside` moves newer ones away: by default they are damaged."""
         try:
             _, state = load_training(checkpoint)
+            before, self.counters = self.counters.stage, _counters_from(state["counters"])
+            if self.counters.stage != before:
+                self._make_stage()
             for name, model in self.job.models.items():
                 model.load_state_dict(load_model_weights(checkpoint, name))
-            self.counters = _counters_from(state["counters"])
             self._logged.load_state(state.get("logged", {}))  # older checkpoints have none
             if self.counters.logged_batches > self.counters.iteration * self.plan.batches_per_iteration:
                 raise ValueError("more batches are logged than were made")
@@ -577,12 +664,8 @@ class Trainer:
         self.job.set_rate_factor(factor)
 
     def _begin_again(self) -> None:
-        device = self.job.device
-        self.job.close()
-        del self.job  # before another takes as much memory
-        self.job = self._make_job(self.config, device)
-        self._watch()
         self.counters, self._logged = Counters(), Logged()
+        self._make_stage()
         self.begin()
 
     def close(self) -> None:
@@ -590,6 +673,11 @@ class Trainer:
         self.job.close()
         if hasattr(self, "sinks"):
             self.sinks.close()
+
+
+def _nearest(number: int, unit: int) -> int:
+    """How many of `unit` are nearest to a number."""
+    return (2 * number + unit) // (2 * unit)
 
 
 def find_device(name: str) -> torch.device:

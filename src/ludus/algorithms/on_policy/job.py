@@ -172,6 +172,9 @@ class OnPolicyJob(Job):
             return {**learner, "collector": self.collector.state()}
         return {**learner, "collector": None, "lessons": self.collector.lessons()}
 
+    def carried(self) -> State:
+        return super().carried() | {"lessons": []}  # those of other environments
+
     def load_state(self, state: State, iteration: int) -> bool:
         self.learner.load_state(state[self.config.section])
         if state["collector"] is None:
