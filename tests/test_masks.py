@@ -19,7 +19,7 @@ from ludus.envs.gym.env import GymConfig, make_gym
 from ludus.envs.row_space import MASK, ActionRow, RowSpace, choice_slices
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, EnvError, LudusError
-from ludus.export import export_onnx
+from ludus.export import export_onnx, read_metadata
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.heads import MixedHead, StochasticHead, make_stochastic_head
 from ludus.policies.policy import PolicyConfig
@@ -288,6 +288,7 @@ def test_the_exported_policy_heeds_the_mask(tmp_path: Path) -> None:
         mask = np.eye(3, dtype=np.float32)[[only]]
         action = session.run(None, {"observation": np.zeros((1, 3), np.float32), MASK: mask})[0]
         assert action.tolist() == [5 + only]
+    assert read_metadata(tmp_path / "policy.onnx")["action_mask"] == {"input": MASK, "size": 3, "valid": 1}
 
 
 class Stop(ludus.Callback):

@@ -2,22 +2,38 @@
 
 import contextlib
 import io
+import json
 import logging
+import os
 import warnings
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.envs.interface import column_names
 from ludus.envs.row_space import ONLY_PART, Part
-from ludus.errors import ConfigError, LudusError
+from ludus.errors import ConfigError, LudusError, plain_text
 from ludus.files import temporary_beside
 from ludus.policies.policy import Policy
-from ludus.saved_run import load
+from ludus.saved_run import load, read_facts, run_folder
+from ludus.version import __version__
 
 TOLERANCE = 1e-4
+METADATA = {
+    "ludus_version": "the version of Ludus that wrote the file",
+    "run": "the run's folder",
+    "preset": "what was trained",
+    "observations": "inputs in their order: shape, type, and the names of their numbers",
+    "actions": "the numbers of `action` in their order: name, bounds, unit",
+    "control_dt": "seconds that an action lasts, where that is known",
+    "normalizer": "whether observations are standardised inside",
+    "state": "of a policy with a memory: what is fed back",
+    "action_mask": "which input says what actions are valid",
+}
 
 
 def export_onnx(run: str | Path, file: str | Path, trust: bool = False) -> float:
@@ -27,12 +43,14 @@ def export_onnx(run: str | Path, file: str | Path, trust: bool = False) -> float
     environment's units. Where observations have parts it takes those that the actor sees, by their names, each as
     the environment gives it, and an `action_mask`. With a memory it also takes `state` [batch, state] (or
     `hidden_state`, where a part is named so), zeros where an episode begins, and gives `new_state` for the next.
-    It is written only after it has been run and compared. `trust` as in `ludus.resume`.
+    It is written only after it has been run and compared. What the numbers mean is in its metadata
+    (`read_metadata`). `trust` as in `ludus.resume`.
     """
     file = Path(file)
     if file.suffix != ".onnx":
         raise ConfigError(f"The file to export to must end in .onnx, not {file.name!r}.")
     try:
+        import onnx  # noqa: F401
         import onnxruntime
         import onnxscript  # noqa: F401 (torch's exporter asks for it)
     except ImportError as error:
@@ -47,6 +65,7 @@ def export_onnx(run: str | Path, file: str | Path, trust: bool = False) -> float
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         _write(_Step(policy), inputs, aside)
+        _add_metadata(aside, metadata_of(policy, run, list(inputs)))
         session = onnxruntime.InferenceSession(str(aside), providers=["CPUExecutionProvider"])
         some = {name: value[:7] for name, value in inputs.items()}
         with torch.no_grad():
@@ -67,6 +86,80 @@ def export_onnx(run: str | Path, file: str | Path, trust: bool = False) -> float
     return difference
 
 
+# Metadata ---------------------------------------------------------------------------------------
+def read_metadata(file: str | Path) -> dict[str, Any]:
+    """What an exported policy says of itself; its texts are JSON, as in onnxruntime's `custom_metadata_map`."""
+    import onnx
+
+    model = onnx.load(str(file))
+    return {entry.key: json.loads(entry.value) for entry in model.metadata_props if entry.key in METADATA}
+
+
+def _add_metadata(file: Path, metadata: dict[str, Any]) -> None:
+    import onnx
+
+    model = onnx.load(str(file))
+    onnx.helper.set_model_props(model, {name: json.dumps(value) for name, value in metadata.items()})
+    onnx.save(model, str(file))
+
+
+def metadata_of(policy: Policy, run: str | os.PathLike[str], inputs: list[str]) -> dict[str, Any]:
+    """What another program needs to know; `METADATA` says what each is."""
+    folder = run_folder(run)
+    found: dict[str, Any] = {
+        "ludus_version": __version__,
+        "run": folder.resolve().name,
+        "preset": plain_text(str(read_facts(folder).get("preset", "")), 200),
+        "observations": [_seen(policy, part) for part in policy.seen_parts()],
+        "actions": _actions(policy),
+        "normalizer": "inside" if policy.normalizer is not None else "none",
+    }
+    if policy.interface.control_dt:
+        found["control_dt"] = policy.interface.control_dt
+    if policy.state_size:
+        state = {"input": inputs[-1], "output": "new_state", "size": policy.state_size, "begins_with": 0.0}
+        found["state"] = state
+    if policy.mask is not None:
+        found["action_mask"] = {"input": policy.mask.name, "size": policy.mask.size, "valid": 1}
+    return found
+
+
+def _seen(policy: Policy, part: Part) -> dict[str, Any]:
+    image = part.kind == "image"
+    names = list(policy.interface.observations.get(part.name, ()))
+    return {
+        "input": part.name,
+        "shape": list(_shape(part)),
+        "type": "uint8" if image else "float32",
+        "names": names if len(names) == part.size else [] if image else column_names(part.name, part.size),
+    }
+
+
+def _actions(policy: Policy) -> list[dict[str, Any]]:
+    """One entry a number of an action, in their order."""
+    space = policy.action_space
+    if isinstance(space, gym.spaces.Discrete):
+        first = int(space.start)
+        return [{"name": "action", "choices": int(space.n), "low": first, "high": first + int(space.n) - 1}]
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        sizes = space.nvec.reshape(-1).tolist()
+        return [{"name": f"action[{i}]", "choices": n, "low": 0, "high": n - 1} for i, n in enumerate(sizes)]
+    low, high = _bounds(space.low), _bounds(space.high)
+    names, units = list(policy.interface.actions), list(policy.interface.units)
+    names = names if len(names) == len(low) else column_names("action", len(low))
+    units = units if len(units) == len(low) else [""] * len(low)
+    return [
+        {"name": name, "unit": unit, "low": least, "high": most}
+        for name, unit, least, most in zip(names, units, low, high, strict=True)
+    ]
+
+
+def _bounds(values: np.ndarray) -> list[float | None]:
+    """As they are written, 0.1 of a float32; None where there is no bound, which JSON cannot say otherwise."""
+    return [float(str(value)) if np.isfinite(value) else None for value in values.reshape(-1)]
+
+
+# The file ---------------------------------------------------------------------------------------
 def _some(part: Part, generator: torch.Generator) -> Tensor:
     """[16, ...] of a part of an observation, at random."""
     if part.kind == "image":
@@ -77,8 +170,12 @@ def _some(part: Part, generator: torch.Generator) -> Tensor:
         mask = torch.rand((16, *part.shape), generator=generator) < 0.5
         mask[:, 0] = True
         return mask.float()
-    shape = part.space.shape if part.name == ONLY_PART else part.shape
-    return torch.randn((16, *(shape or ())), generator=generator) * 3
+    return torch.randn((16, *_shape(part)), generator=generator) * 3
+
+
+def _shape(part: Part) -> tuple[int, ...]:
+    """Of one observation, as the file takes it."""
+    return (part.space.shape or ()) if part.name == ONLY_PART else part.shape
 
 
 class _Step(torch.nn.Module):

@@ -27,13 +27,13 @@ from ludus.envs.given import about_given, told_name
 from ludus.envs.showing import make_shown_env, scene_of
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, LudusError
-from ludus.files import is_temporary, persistently, read_json, write_whole
+from ludus.files import is_temporary, persistently, write_whole
 from ludus.measuring import Measured, final_episodes, measure_run
 from ludus.policies.factory import name_of_network
 from ludus.policies.fit import refuse_misfit
 from ludus.policies.policy import MakeNetwork
 from ludus.presets import find_preset
-from ludus.saved_run import holds_policy, load, run_config, trusted_config
+from ludus.saved_run import FACTS, holds_policy, load, read_facts, run_config, trusted_config
 from ludus.settings import apply_overrides
 from ludus.show.console import Console
 from ludus.show.episode_table import ranked_kinds
@@ -63,9 +63,6 @@ from ludus.training.run_lock import run_lock
 from ludus.training.starting import pinned_address
 from ludus.trust import MARK, is_mark, mark_as_ours, require_trust
 from ludus.version import __version__
-
-_FACTS = "run.json"
-_FACTS_BYTES = 1_000_000
 
 
 # Training ---------------------------------------------------------------------------------------
@@ -131,7 +128,7 @@ def resume(
         config = apply_overrides(saved, overrides or {})
         _clear_leftovers(folder)
         checkpoint = _where_to_go_on(address, screen)
-        facts = _read_facts(folder) or _facts(folder.resolve().parent.name, config)
+        facts = read_facts(folder) or _facts(folder.resolve().parent.name, config)
         with closing(_trainer(config, folder, facts, screen, callbacks)) as trainer:
             if checkpoint is None:
                 trainer.begin()
@@ -328,20 +325,11 @@ def _create_run(folder: Path, config: TrainConfig, facts: dict[str, Any]) -> Non
         text = yaml.dump(to_dict(config), Dumper=PlainDumper, sort_keys=False)
         persistently(lambda: mark_as_ours(folder, config))
         persistently(lambda: write_whole(folder / CONFIG, text))
-        persistently(lambda: write_whole(folder / _FACTS, json.dumps(facts, indent=1)))
+        persistently(lambda: write_whole(folder / FACTS, json.dumps(facts, indent=1)))
     except OSError as error:
         raise ConfigError(
             f"The run folder {folder} cannot be written: {error.strerror}. Choose another with --run-dir."
         ) from error
-
-
-def _read_facts(folder: Path) -> dict[str, Any]:
-    """run.json; empty where it is lost or damaged, which is no reason to lose the run as well."""
-    try:
-        facts = persistently(lambda: read_json(folder / _FACTS, _FACTS_BYTES))
-    except (OSError, LudusError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def _clear_leftovers(folder: Path) -> None:
@@ -385,9 +373,9 @@ def _sinks(folder: Path, config: TrainConfig, screen: Console) -> Any:
 def _wandb_sink(folder: Path, config: TrainConfig) -> MetricSink:
     from ludus.show.wandb import WandbSink
 
-    facts = _read_facts(folder)
+    facts = read_facts(folder)
     sink = WandbSink(config.log.wandb, folder.name, to_dict(config), folder / "wandb", facts.get("wandb_id"))
-    write_whole(folder / _FACTS, json.dumps(facts | {"wandb_id": sink.run_id}, indent=1))
+    write_whole(folder / FACTS, json.dumps(facts | {"wandb_id": sink.run_id}, indent=1))
     return sink
 
 

@@ -147,12 +147,44 @@ def export(arguments: list[str]) -> None:
             file: Where to, ending in .onnx.
             trust: Import the code that the run names, though you did not train it on this machine.
         """
-        from ludus.export import export_onnx
+        from ludus.export import export_onnx, read_metadata
 
         difference = export_onnx(run, file, trust)
         print(f"{file}: largest difference to torch {difference:.1e}")
+        print(*_metadata_lines(read_metadata(file)), sep="\n")
 
     call(command, arguments, "ludus export")
+
+
+def _metadata_lines(metadata: dict[str, Any]) -> list[str]:
+    """What an exported policy takes and gives, for a user to read."""
+    seen = [f"{part['input']} {part['shape']}: {_shortened(part['names'])}" for part in metadata["observations"]]
+    width = max(len(action["name"]) for action in metadata["actions"])
+    done = [f"{action['name']:{width}}  {_range(action)}" for action in metadata["actions"]]
+    facts = [f"normaliser {metadata['normalizer']}"]
+    if "control_dt" in metadata:
+        facts.append(f"an action every {1000 * metadata['control_dt']:g} ms")
+    if "state" in metadata:
+        facts.append(f"memory of {metadata['state']['size']} numbers: {metadata['state']['input']} → new_state")
+    if "action_mask" in metadata:
+        facts.append(f"valid actions: {metadata['action_mask']['input']}")
+    titles = [("sees", seen), ("does", _ends(done)), ("", [" · ".join(facts)])]
+    return [f"  {title if i == 0 else '':5} {line}" for title, lines in titles for i, line in enumerate(lines)]
+
+
+def _range(action: dict[str, Any]) -> str:
+    low, high = ("∞" if bound is None else f"{bound:g}" for bound in (action["low"], action["high"]))
+    return f"{low} to {high} {action.get('unit', '')}".rstrip()
+
+
+def _ends(lines: list[str], most: int = 12) -> list[str]:
+    """All, or the first and the last of many."""
+    return lines if len(lines) <= most else [*lines[: most - 2], "…", lines[-1]]
+
+
+def _shortened(names: list[str], most: int = 70) -> str:
+    told = ", ".join(names)
+    return told if len(told) <= most else f"{told[:most].rpartition(',')[0]}, …"
 
 
 VERBS: dict[str, Verb] = {"eval": evaluate, "play": play, "report": report, "export": export}

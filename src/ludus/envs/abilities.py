@@ -5,6 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from ludus.envs.interface import Interface
 from ludus.envs.vec import State, VecEnv
 from ludus.envs.wrapper import WrappedEnv
 
@@ -48,6 +49,22 @@ class DescribesStarts(Protocol):
 
     def start_words(self) -> dict[str, list[str]]:
         """What the whole numbers of a name stand for, counted from 0: names of clips; no entry: plain numbers."""
+
+
+@runtime_checkable
+class Describes(Protocol):
+    """An environment that knows what its numbers mean."""
+
+    def interface(self) -> Interface: ...
+
+
+def interface_of(env: VecEnv) -> Interface:
+    """See `Describes`; empty where nothing is known, or where a user's terms cannot be asked before a reset."""
+    able = next((layer for layer in _layers(env) if isinstance(layer, Describes)), None)
+    try:
+        return Interface() if able is None else able.interface()
+    except Exception:  # noqa: BLE001 (names are a comfort; what is broken is told at the first reset)
+        return Interface()
 
 
 def adapt(env: VecEnv, metrics: Values, labels: Values) -> bool:

@@ -7,6 +7,7 @@ import gymnasium as gym
 import torch
 
 from ludus.envs.importing import address_of, find_callable
+from ludus.envs.interface import interface_from
 from ludus.envs.vec import ActionSpace, VecEnv
 from ludus.errors import ConfigError, TrustError, plain_text
 from ludus.policies.actor_critic import ActorCritic
@@ -81,6 +82,13 @@ def policy_from(
 
     `find` gives a network by its name, `find_kind` what makes policies of a kind that is not of Ludus.
     """
+    policy = _policy_from(description, find, find_kind)
+    if "interface" in description:  # older ones have none
+        policy.interface = interface_from(description["interface"])
+    return policy
+
+
+def _policy_from(description: dict[str, Any], find: FindNetwork, find_kind: Callable[[str], MakePolicy]) -> Policy:
     config = dict(description["config"])
     for name in ("hidden", "actor_parts", "critic_parts"):
         if name in config:  # older ones have no parts

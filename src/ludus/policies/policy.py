@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ludus.envs.interface import Interface
 from ludus.envs.row_space import MASK, ActionRow, Part, RowSpace, add_mask, numbers_in, parts_of
 from ludus.envs.vec import ActionSpace
 from ludus.errors import LudusError
@@ -92,6 +93,7 @@ class Policy(nn.Module):
     kind: str  # of the head; in a checkpoint it tells which class to build
     head: Head
     network: Taped
+    interface = Interface()  # what its numbers mean; who makes it for an environment says so
 
     def __init__(
         self,
@@ -258,6 +260,7 @@ class Policy(nn.Module):
             "config": asdict(self.config),
             "obs_space": describe_space(self.obs_space),
             "action_space": describe_space(self.action_space),
+            "interface": self.interface.description(),
         }
 
 

@@ -15,7 +15,7 @@ from ludus.algorithms.optimizer import FlatAdam
 from ludus.buffers.segments import Segments, SegmentSchedule
 from ludus.config import make_plan
 from ludus.envs import make_groups
-from ludus.envs.abilities import tabulate
+from ludus.envs.abilities import interface_of, tabulate
 from ludus.envs.mujoco.simulator import lacks_warp
 from ludus.envs.row_space import numbers_in
 from ludus.envs.vec import State, VecEnv, advice_on_faults, derive_seed
@@ -60,6 +60,7 @@ class OnPolicyJob(Job):
         inputs = numbers_in(groups[0].obs_space)
         refuse_large_networks(inputs, config.policy, 2 - config.policy.shared_trunk, device)
         self.policy = make_actor_critic(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
+        self.policy.interface = interface_of(groups[0])
         self.models = {"policy": self.policy}
         self.memory_plan = self._plan_memory(groups)
         refuse_what_cannot_fit(self.memory_plan.total, self.memory_plan.line(), config.memory_advice, device)

@@ -14,6 +14,7 @@ from ludus.config import make_plan
 from ludus.data.episode import Episode
 from ludus.data.reading import DataSummary
 from ludus.envs import make_eval_env
+from ludus.envs.abilities import interface_of
 from ludus.errors import ConfigError
 from ludus.policies.replay_heads import GreedyHead
 from ludus.policies.replay_policy import ReplayPolicy
@@ -34,6 +35,7 @@ class OfflineJob(ReplayJob):
         config = dataclasses.replace(config, policy=networks)
         env = make_eval_env(config.env, 1)
         policy = make_policy(config, env.obs_space, env.action_space, device)
+        policy.interface = interface_of(env)
         env.close()
         self._policy_of_data = policy
         self.recorded = load_recorded(

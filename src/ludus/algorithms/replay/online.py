@@ -10,6 +10,7 @@ from ludus.algorithms.reward.config import check_reward_config
 from ludus.buffers.episodes import EpisodeStore, store_bytes
 from ludus.config import make_plan
 from ludus.envs import make_groups
+from ludus.envs.abilities import interface_of
 from ludus.envs.vec import State, VecEnv, advice_on_faults
 from ludus.errors import ConfigError, TrainingError
 from ludus.policies.replay_policy import ReplayPolicy
@@ -32,6 +33,7 @@ class OffPolicyJob(ReplayJob):
         self._steps = -(-replay.steps // rows)  # of each environment
         plan = make_plan(config, self._steps * rows, replay.train_batches)
         policy = make_policy(config, envs[0].obs_space, envs[0].action_space, device)
+        policy.interface = interface_of(envs[0])
         longest = replay.longest or envs[0].max_steps or _UNKNOWN_LENGTH
         self.warnings = _check(config, envs[0], plan.total_steps, longest)
         self._longest = longest

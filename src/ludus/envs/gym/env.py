@@ -23,6 +23,9 @@ from ludus.envs.gym.make import ATARI, GymRecipe
 from ludus.envs.gym.rows import info_metrics, step_of
 from ludus.envs.gym.workers import GymWorkersVecEnv
 from ludus.envs.importing import find_callable, import_module_of
+from ludus.envs.interface import Interface, column_names
+from ludus.envs.mujoco.robot import control_bounds, control_names, control_units
+from ludus.envs.row_space import ONLY_PART, RowSpace
 from ludus.envs.row_state import check_fits
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.errors import ConfigError, did_you_mean
@@ -204,3 +207,25 @@ class GymVecEnv(BlockVecEnv):
         """The live simulation of `row`, where this is a MuJoCo environment."""
         data = getattr(self._block.envs[row].unwrapped, "data", None)
         return data if isinstance(data, mujoco.MjData) else None
+
+    def interface(self) -> Interface:
+        """Of Gymnasium's own MuJoCo environments, whose actions are the controls; of others the time of a step."""
+        model = self.mj_model
+        if model is None:
+            return Interface()
+        control_dt = self.substeps * float(model.opt.timestep)
+        env, space = self._block.envs[0].unwrapped, self.action_space
+        if not type(env).__module__.startswith("gymnasium.envs.mujoco.") or not isinstance(space, gym.spaces.Box):
+            return Interface(control_dt=control_dt)
+        controlled = space.shape == (model.nu,) and np.allclose((space.low, space.high), control_bounds(model))
+        seen = self._column_names(getattr(env, "observation_structure", {}))
+        if not controlled:
+            return Interface(seen, control_dt=control_dt)
+        return Interface(seen, control_names(model), control_units(model), control_dt)
+
+    def _column_names(self, structure: dict[str, int]) -> dict[str, list[str]]:
+        """Of an observation that the environment says is made of so many numbers of these fields of MjData."""
+        sizes = {name: size for name, size in structure.items() if not name.startswith("skipped")}
+        if isinstance(self.obs_space, RowSpace) or sum(sizes.values()) != self.obs_space.shape[0]:
+            return {}
+        return {ONLY_PART: [column for name, size in sizes.items() for column in column_names(name, size)]}

@@ -105,6 +105,11 @@ OBSERVATIONS = {
     "lag": Term(lambda task, rows: task.memory["target"][rows] - task.sight.sensors[:, :3]),
     "touch": Term(lambda task, rows: (task.sight.sensors[:, 9:11] > 0).to(task.dtype)),  # each fingertip the cube
 }
+COLUMNS = {
+    "hand": ("x", "y", "z", "vx", "vy", "vz"),
+    "touch": ("left", "right"),
+    **dict.fromkeys(("cube", "cube_velocity", "to_cube", "to_goal", "to_carry", "lag"), "xyz"),
+}
 
 
 class KukaPickPlace(SimTask):
@@ -147,6 +152,9 @@ class KukaPickPlace(SimTask):
 
     worth: Worth
     sight: Sight
+    column_names = COLUMNS
+    action_names = ("hand.x", "hand.y", "hand.z", "gripper")
+    action_units = (*[f"× {STRIDE:g} m a step"] * 3, "(0 and more opens)")
 
     def _vector(self, values: tuple[float, ...]) -> Tensor:
         return torch.tensor(values, dtype=self.dtype, device=self.device)

@@ -148,12 +148,12 @@ def _unit_of(model: mujoco.MjModel, actuator: int) -> str:
     gain, bias = float(model.actuator_gainprm[actuator, 0]), model.actuator_biasprm[actuator]
     gear = float(model.actuator_gear[actuator, 0])
     if is_servo(model, actuator):
-        return length if gear == 1 else f"{length} × {gear:g}"
+        return length if gear == 1 else f"× {1 / gear:g} {length}" if gear else ""
     if gain > 0 and np.isclose(bias[2], -gain):
         return f"{length}/s"
     if not bias[:3].any():
         scale = gain * gear
-        return force if scale == 1 else f"{scale:g} {force}"
+        return force if scale == 1 else f"× {scale:g} {force}"
     return ""
 
 

@@ -21,11 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.envs.interface import Interface, column_names
 from ludus.envs.mujoco.model_fields import CONSTANT_INPUTS
 from ludus.envs.mujoco.randomization import Randomization, make_randomization, overrides
 from ludus.envs.mujoco.simulator import Simulator
 from ludus.envs.mujoco.terms import KINDS, Observations, Rewards, Table, Terminations, TermSettings, choose
-from ludus.envs.row_space import RowSpace
+from ludus.envs.row_space import ONLY_PART, RowSpace
 from ludus.envs.vec import State, Step, VecEnv, restore_generator
 from ludus.errors import ConfigError
 
@@ -199,6 +200,16 @@ class SimTask(VecEnv):
         """Where each observation term stands in a row."""
         self.look_at(ALL_ROWS)
         return self.observations.columns(self, ALL_ROWS)
+
+    def interface(self) -> Interface:
+        """What the numbers mean, as far as the task says it; parts of an observation with images have names."""
+        seen: dict[str, list[str]] = {}
+        if not isinstance(self.obs_space, RowSpace):
+            sizes = {name: place.stop - place.start for name, place in self.observation_columns().items()}
+            known = self.column_names
+            seen[ONLY_PART] = [c for term, n in sizes.items() for c in column_names(term, n, known.get(term, ()))]
+        control_dt = self.substeps * float(self.mj_model.opt.timestep)
+        return Interface(seen, self.action_names, self.action_units, control_dt)
 
     def randomized_field(self, name: str) -> Tensor:
         """A model field that differs between simulations from now on; `Randomization.begin` gives its values."""

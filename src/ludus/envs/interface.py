@@ -1,0 +1,58 @@
+"""What the numbers of an environment mean, for whoever runs its policy elsewhere: names, units, time."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ludus.errors import LudusError, plain_text
+
+_MOST_NAMES = 2**16  # a stranger's file may hold any
+_LONGEST_NAME = 100
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What is known of it; empty where nothing is."""
+
+    observations: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Names of the numbers of each part of an observation; of one that has no parts by "obs"."""
+    actions: Sequence[str] = ()
+    units: Sequence[str] = ()  # of the actions
+    control_dt: float = 0.0  # seconds that an action lasts; 0: not known
+
+    def description(self) -> dict[str, Any]:
+        """Plain JSON, which `interface_from` reads."""
+        return {
+            "observations": {part: list(names) for part, names in self.observations.items()},
+            "actions": list(self.actions),
+            "units": list(self.units),
+            "control_dt": self.control_dt,
+        }
+
+
+def interface_from(description: Mapping[str, Any]) -> Interface:
+    """The interface that was described, if a stranger's description is one."""
+    parts: Mapping[str, Any] = description["observations"]
+    dt = float(description["control_dt"])
+    if not math.isfinite(dt) or dt < 0:
+        raise LudusError("An action cannot last so long.")
+    return Interface(
+        {plain_text(str(part), _LONGEST_NAME): _names(names) for part, names in parts.items()},
+        _names(description["actions"]),
+        _names(description["units"]),
+        dt,
+    )
+
+
+def _names(given: Any) -> tuple[str, ...]:
+    if not isinstance(given, list) or len(given) > _MOST_NAMES:
+        raise LudusError("Names must be a list of text.")
+    return tuple(plain_text(str(name), _LONGEST_NAME) for name in given)
+
+
+def column_names(term: str, size: int, known: Sequence[str] = ()) -> list[str]:
+    """Of the columns of a piece of an observation: "hand.x", or "hand[0]" where nobody named them."""
+    if len(known) == size:
+        return [f"{term}.{name}" for name in known]
+    return [term] if size == 1 else [f"{term}[{i}]" for i in range(size)]
