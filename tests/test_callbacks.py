@@ -26,6 +26,7 @@ SMALL: dict[str, Any] = {
     "eval.every": 512,
     "eval.episodes": 1,
     "eval.stochastic": False,
+    "eval.final_episodes": 0,
     "log.tensorboard": False,
     "log.report": False,
 }

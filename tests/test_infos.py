@@ -132,7 +132,7 @@ class StopAt(ludus.Callback):
 @pytest.mark.parametrize("algo", ["ppo", "sac"])
 def test_a_run_has_them_in_training_and_evaluation_and_goes_on_exactly(algo: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"env.num_envs": 2, "loop.total_steps": 40, "eval.every": 40, "eval.episodes": 3}
-    settings |= {"log.tensorboard": False, "log.report": False, "eval.stochastic": False, "loop.iterations": 1}
+    settings |= {"log.tensorboard": False, "log.report": False, "eval.stochastic": False, "eval.final_episodes": 0}
     settings |= {"ppo.horizon": 5, "ppo.minibatches": 1} if algo == "ppo" else SAC
     quiet: dict[str, Any] = {"console": Console("quiet"), "overrides": settings, "algo": algo}
     whole = ludus.train(Tells, tmp_path / "whole", **quiet)

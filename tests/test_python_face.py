@@ -32,6 +32,7 @@ SMALL: dict[str, Any] = {
     "eval.episodes": 2,
     "eval.stochastic": False,
     "eval.max_steps": 50,
+    "eval.final_episodes": 0,
     "log.tensorboard": False,
     "log.report": False,
 }

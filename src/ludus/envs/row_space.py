@@ -143,6 +143,32 @@ class RowSpace(spaces.Box):
         return rows[:, : 4 * self.numbers].view(torch.float32) if self.packed else rows[:, : self.numbers]
 
 
+class ChoiceRow(spaces.Box):
+    """Choices that are observed, as a row of zeros with a one for each. `raw` is what the environment observes."""
+
+    def __init__(self, raw: spaces.Discrete | spaces.MultiDiscrete) -> None:
+        self.raw = raw
+        flat = spaces.flatten_space(raw)
+        assert isinstance(flat, spaces.Box)
+        super().__init__(flat.low.astype(np.float32), flat.high.astype(np.float32), dtype=np.float32)
+
+    def to_row(self, obs: Any) -> np.ndarray:
+        """What does not fit is a ValueError."""
+        obs = np.asarray(obs)
+        if not self.raw.contains(obs if obs.ndim else int(obs)):
+            raise ValueError(f"{obs.tolist()} is not in it")
+        return np.asarray(spaces.flatten(self.raw, obs), np.float32)
+
+    def pack(self, obs: Any) -> tuple[np.ndarray, bool]:
+        """(rows, whether `obs` was one observation rather than a batch), of whole numbers."""
+        numbers, shape = np.asarray(obs), self.raw.shape
+        if numbers.shape == shape:
+            return self.to_row(numbers)[None], True
+        if numbers.shape[1:] != shape:
+            raise ValueError(f"it has the shape {numbers.shape}")
+        return np.stack([self.to_row(one) for one in numbers]), False
+
+
 _ORDER: tuple[Kind, ...] = ("vector", "image", "mask")
 
 
@@ -277,6 +303,47 @@ class ActionRow(spaces.Box):
         edges = np.cumsum([part.shape[0] for part in self.flat])[:-1]
         pieces = iter(np.split(row, edges))
         return _build_action(self.raw, pieces)
+
+
+class FlatBox(spaces.Box):
+    """Continuous actions as a float32 row. `raw` is as the environment takes them: a matrix, float64, integers."""
+
+    def __init__(self, raw: spaces.Box) -> None:
+        self.raw = raw
+        flat = float_box(raw)
+        super().__init__(flat.low, flat.high, dtype=np.float32)
+
+
+class FlatChoices(spaces.MultiDiscrete):
+    """Choices side by side. `raw` is as the environment takes them: a matrix, or bits."""
+
+    def __init__(self, raw: spaces.MultiDiscrete | spaces.MultiBinary) -> None:
+        self.raw = raw
+        flat = flat_choices(raw)
+        super().__init__(flat.nvec, start=flat.start)
+
+
+def raw_actions(space: gym.Space, rows: np.ndarray, form: Literal["one", "batch", "list"]) -> Any:
+    """Rows of actions as the environment takes them: the only one, a vector environment's batch, or a list."""
+    if isinstance(space, ActionRow):
+        actions: Any = [space.to_raw(row) for row in rows]
+    elif isinstance(space, FlatBox | FlatChoices):
+        actions = as_env_takes(space.raw, rows)
+    else:
+        actions = rows.tolist() if isinstance(space, spaces.Discrete) and form != "batch" else rows
+    if form == "one":
+        return actions[0]
+    return _stacked(actions) if form == "batch" else list(actions)
+
+
+def _stacked(actions: Sequence[Any]) -> Any:
+    """Several actions as one, whose arrays have a first dimension more."""
+    first = actions[0]
+    if isinstance(first, dict):
+        return {key: _stacked([action[key] for action in actions]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_stacked(part) for part in zip(*actions, strict=True))
+    return actions if isinstance(actions, np.ndarray) else np.stack([np.asarray(action) for action in actions])
 
 
 def _action_bounds(part: spaces.Box | spaces.MultiDiscrete) -> tuple[np.ndarray, np.ndarray]:

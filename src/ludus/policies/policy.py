@@ -11,7 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from ludus.envs.interface import Interface
-from ludus.envs.row_space import MASK, ActionRow, Part, RowSpace, add_mask, numbers_in, parts_of
+from ludus.envs.row_space import (
+    MASK,
+    ChoiceRow,
+    Part,
+    RowSpace,
+    add_mask,
+    numbers_in,
+    parts_of,
+    raw_actions,
+)
 from ludus.envs.vec import ActionSpace
 from ludus.errors import LudusError
 from ludus.policies.conv import MixedNet
@@ -219,10 +228,12 @@ class Policy(nn.Module):
         return self.head.masked(params, x[MASK] if isinstance(x, dict) else x[:, self._mask_columns])
 
     def act(self, obs: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
-        """Actions in the environment's units for one observation or a batch; arrays in, arrays out.
+        """Actions as the environment takes them, for observations as it gives them: Dict, Tuple, image, number.
 
-        `action_mask` says which actions are valid, where the environment says it elsewhere than in `obs`.
-        A policy with a memory acts through an `Actor`, which keeps it from step to step.
+        One observation gives one action. A batch, as a vector environment has it, gives a batch; a list of Dicts
+        or tuples gives a list. Rows, as tensors, come out as they went in. `action_mask` says which actions are
+        valid, where the environment says it elsewhere than in `obs`. A policy with a memory acts through an
+        `Actor`, which keeps it from step to step.
         """
         if self.recurrent:
             raise LudusError("This policy has a memory: act with `actor = policy.actor()`, one for each episode.")
@@ -275,7 +286,7 @@ class Actor:
 
     @torch.no_grad()
     def act(self, obs: Any, action_mask: Any = None) -> Any:
-        """Actions in the environment's units for one observation or a batch; arrays in, arrays out."""
+        """As `Policy.act`; the policy's memory goes on from the last call."""
         policy = self.policy
         rows, single = self._rows_of(obs, action_mask)
         batch = torch.as_tensor(rows, device=policy.device)
@@ -285,15 +296,18 @@ class Actor:
         action = policy.head.to_env(self._choose(params))
         if isinstance(obs, Tensor):
             return (action[0] if single else action).to(obs.device)
-        numbers = action.cpu().numpy()
-        if isinstance(policy.action_space, ActionRow):
-            actions = [policy.action_space.to_raw(row) for row in numbers]
-            return actions[0] if single else actions
-        return numbers[0] if single else numbers
+        form: Literal["one", "batch", "list"] = "one" if single else "list" if self._is_list(obs) else "batch"
+        return raw_actions(policy.action_space, action.cpu().numpy(), form)
 
     def _rows_of(self, obs: Any, action_mask: Any) -> tuple[Any, bool]:
         """Rows of what an environment observed, and whether it was one. Tensors are rows already."""
-        policy = self.policy
+        policy, space = self.policy, self.policy.obs_space
+        if self._is_list(obs):
+            masks = [None] * len(obs) if action_mask is None else action_mask
+            rows = [self._rows_of(one, mask)[0] for one, mask in zip(obs, masks, strict=True)]
+            return np.concatenate(rows), False
+        if isinstance(space, ChoiceRow) and not _is_float(obs):
+            return self._packed(lambda: space.pack(obs), space.raw)
         is_row = isinstance(obs, Tensor) or (isinstance(obs, np.ndarray) and obs.dtype != object)
         if policy.rows is None or (is_row and tuple(obs.shape[-1:]) == policy.rows.shape):
             return self._shaped(obs if isinstance(obs, Tensor) else np.asarray(obs))
@@ -301,11 +315,20 @@ class Actor:
             if action_mask is None:
                 raise LudusError("This policy chooses among valid actions: say which, act(obs, action_mask=...).")
             obs = add_mask(obs, action_mask)
+        parts, needed = policy.rows, [part.name for part in policy.seen_parts()]
+        return self._packed(lambda: parts.pack(obs, needed), parts.raw)
+
+    def _is_list(self, obs: Any) -> bool:
+        """Whether these are several observations of several parts, one after the other."""
+        several = self.policy.rows is not None and isinstance(obs, list) and len(obs) > 0
+        return several and isinstance(obs[0], Mapping | tuple)
+
+    def _packed(self, pack: Callable[[], tuple[np.ndarray, bool]], raw: gym.Space) -> tuple[np.ndarray, bool]:
         try:
-            return policy.rows.pack(obs, [part.name for part in policy.seen_parts()])
+            return pack()
         except (KeyError, TypeError, ValueError, IndexError) as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else error
-            raise LudusError(f"The observation does not fit {policy.rows.raw}: {why}") from error
+            raise LudusError(f"The observation does not fit {raw}: {why}") from error
 
     def _shaped(self, obs: Tensor | np.ndarray) -> tuple[Tensor | np.ndarray, bool]:
         """The same for numbers, whose shape an environment may give another than a row's: a matrix, a scalar."""
@@ -332,3 +355,8 @@ class Actor:
             self.state = None
         else:
             self.state[torch.as_tensor(ended, device=self.state.device)] = 0.0
+
+
+def _is_float(obs: Any) -> bool:
+    """Whether these are rows already, where an environment observes whole numbers."""
+    return obs.is_floating_point() if isinstance(obs, Tensor) else np.asarray(obs).dtype.kind == "f"

@@ -6,18 +6,27 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from ludus.envs.row_space import ActionRow, RowSpace
+from ludus.envs.row_space import ActionRow, ChoiceRow, FlatBox, FlatChoices, RowSpace
 from ludus.errors import LudusError
 
 _DEEPEST = 16  # spaces within spaces
 _MOST_NUMBERS = 2**24  # a stranger's file may name any
+# Rows that know what the environment observes or takes, and what that may be.
+_WITH_RAW = (ActionRow, ChoiceRow, FlatBox, FlatChoices)
+_BY_NAME: dict[str, Any] = {kind.__name__: kind for kind in _WITH_RAW}
+_RAW_KINDS: dict[str, tuple[type, ...]] = {
+    "ActionRow": (gym.spaces.Dict, gym.spaces.Tuple),
+    "ChoiceRow": (gym.spaces.Discrete, gym.spaces.MultiDiscrete),
+    "FlatBox": (gym.spaces.Box,),
+    "FlatChoices": (gym.spaces.MultiDiscrete, gym.spaces.MultiBinary),
+}
 
 
 def describe_space(space: gym.Space[Any]) -> dict[str, Any]:
     if isinstance(space, RowSpace):
         return {"kind": "RowSpace", "raw": describe_space(space.raw), "masks": space.masks}
-    if isinstance(space, ActionRow):
-        return {"kind": "ActionRow", "raw": describe_space(space.raw)}
+    if isinstance(space, _WITH_RAW):
+        return {"kind": type(space).__name__, "raw": describe_space(space.raw)}
     if isinstance(space, gym.spaces.Box):
         # JSON has no infinity: bounds are written as strings.
         exact = int if space.dtype.kind in "iu" else float  # float64 has not every int64
@@ -55,7 +64,7 @@ def _numbers(description: dict[str, Any], depth: int = 0) -> int:
     if depth > _DEEPEST:
         raise LudusError(f"A space has more than {_DEEPEST} spaces within each other.")
     kind = description["kind"]
-    if kind in ("RowSpace", "ActionRow"):
+    if kind == "RowSpace" or kind in _BY_NAME:
         return _numbers(description["raw"], depth + 1)
     if kind in ("Dict", "Tuple"):
         inner = [part[1] if kind == "Dict" else part for part in description["spaces"]]
@@ -82,11 +91,17 @@ def _space(description: dict[str, Any]) -> Any:
         return gym.spaces.Tuple([_space(part) for part in description["spaces"]])
     if kind == "RowSpace":
         return RowSpace(_space(description["raw"]), bool(description["masks"]))
-    if kind == "ActionRow":
-        return ActionRow(_space(description["raw"]))
+    if kind in _BY_NAME:
+        return _BY_NAME[kind](_expect_raw(_space(description["raw"]), kind))
     raise LudusError(
         f"There is no space {kind!r}; Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple are known."
     )
+
+
+def _expect_raw(raw: Any, kind: str) -> Any:
+    if not isinstance(raw, _RAW_KINDS[kind]):
+        raise LudusError(f"A {kind} is not made of {type(raw).__name__}.")
+    return raw
 
 
 def _box(description: dict[str, Any]) -> gym.spaces.Box:

@@ -11,6 +11,9 @@ from gymnasium import spaces
 from ludus.envs.row_space import (
     MASK,
     ActionRow,
+    ChoiceRow,
+    FlatBox,
+    FlatChoices,
     RowSpace,
     as_env_takes,
     can_act_in,
@@ -68,6 +71,9 @@ def _adapt_obs(space: gym.Space, name: str, masks: bool) -> tuple[spaces.Box, Ca
     if isinstance(space, spaces.Dict | spaces.Tuple):
         row = RowSpace(space, masks)
         return row, row.to_row
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        choices = ChoiceRow(space)
+        return choices, lambda obs: np.asarray(spaces.flatten(space, obs))
     flat = spaces.flatten_space(space)
     assert isinstance(flat, spaces.Box)
     return float_box(flat), lambda obs: np.asarray(spaces.flatten(space, obs))
@@ -102,9 +108,11 @@ def _adapt_action(space: gym.Space, name: str) -> tuple[ActionSpace, Callable[[n
     if isinstance(space, spaces.Discrete):
         return spaces.Discrete(int(space.n), start=int(space.start)), np.ndarray.tolist
     if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
-        return flat_choices(space), partial(as_env_takes, space)
+        plain = isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1
+        return flat_choices(space) if plain else FlatChoices(space), partial(as_env_takes, space)
     if isinstance(space, spaces.Box):
-        return float_box(space), partial(as_env_takes, space)
+        plain = len(space.shape) == 1 and space.dtype == np.float32
+        return float_box(space) if plain else FlatBox(space), partial(as_env_takes, space)
     if isinstance(space, spaces.Dict | spaces.Tuple) and len(space) and can_act_in(space):
         row = ActionRow(space)
         return row, lambda action: [row.to_raw(values) for values in action]
