@@ -14,44 +14,17 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 # Before torch and MuJoCo load: waiting threads sleep instead of taking a core from the simulation.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+from ludus.commands import COMMANDS
 from ludus.errors import DEBUG, LudusError, did_you_mean, plain_text, tell_exception, users_line
 from ludus.version import __version__
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
                 errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)  # fmt: skip
 _python_format = warnings.formatwarning
-
-
-class Command(NamedTuple):
-    """A verb, as the help tells it."""
-
-    family: str  # the file of `commands/` whose VERBS has it
-    takes: str
-    what: str
-    example: str = ""
-
-
-COMMANDS = {
-    "train": Command("training", "PRESET|gym:ID|…", "train a policy", "ludus train kuka-pick-place"),
-    "resume": Command("training", "RUN", "go on with a run", "ludus resume runs/…/…"),
-    "eval": Command("runs", "RUN", "measure its policy", "ludus eval RUN --episodes 200"),
-    "play": Command("runs", "RUN", "watch it in the browser"),
-    "report": Command("runs", "RUN", "curves and 3-D replay in one HTML page"),
-    "export": Command("runs", "RUN FILE.onnx", "the policy, normaliser inside, for other programs"),
-    "data": Command("data", "info FILE…", "what recorded data holds, and what is odd about it"),
-    "motions": Command("motions", "import|check …", "bring and check clips of motion for the humanoid"),
-    "record": Command("data", "RUN|scripted", "demonstrations of the KUKA: successes and failures"),
-    "label": Command("rewards", "FILE --run RUN", "a copy of recorded data with a learned reward"),
-    "list": Command("environments", "", "presets and algorithms"),
-    "new": Command("new", "NAME", "a task of your own, or of your robot, that trains"),
-    "check": Command("environments", "ENV", "what is wrong with an environment"),
-    "doctor": Command("doctor", "", "what this machine and installation can do"),
-}
 _FLAGS = {
     "--quiet": "print nothing but errors and the last line",
     "--debug": "show the stack trace of an error as well; also LUDUS_DEBUG=1",

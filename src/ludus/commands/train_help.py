@@ -108,13 +108,18 @@ def _section_lines(config: TrainConfig, section: str, most: int = _MOST_OF_A_SEC
         return
     names = [field.name for field in dataclasses.fields(part)]
     shown = [name for name in FIRST.get(section, names) if _applies(config, section, name)][:most]
-    docs, types = _docs(type(part)), typing.get_type_hints(type(part))
+    docs = _docs(type(part))
     for name in shown:
         value = getattr(part, name)
         prefix = "[no-]" if isinstance(value, bool) else ""
         flag = f"--{section}.{prefix}{name.replace('_', '-')}"
-        chosen = typing.get_args(types[name]) if typing.get_origin(types[name]) is typing.Literal else ()
-        yield Line(flag, value_text(value), " | ".join(chosen) or docs.get(name, ""))
+        yield Line(flag, value_text(value), " | ".join(choices_of(part, name)) or docs.get(name, ""))
+
+
+def choices_of(part: Any, name: str) -> tuple[str, ...]:
+    """The values that a setting of a section may have, where they are few words."""
+    hint = typing.get_type_hints(type(part))[name]
+    return typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
 
 
 def _applies(config: TrainConfig, section: str, name: str) -> bool:
