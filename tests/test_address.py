@@ -119,8 +119,7 @@ def test_the_policy_of_every_checkpoint_is_loaded_evaluated_and_reported(copied:
     assert returns[0] == returns[1]
     page = write_run_report(f"{copied}@64")
     assert page == copied / "report@64.html"
-    assert "replay@64.html" in page.read_text()
-    assert (copied / "replay@64.html").exists()
+    assert "Replay of the policy @64" in page.read_text()
 
 
 def test_a_policy_of_a_checkpoint_is_exported(trained: Path, tmp_path: Path) -> None:

@@ -42,11 +42,12 @@ MAP = {
     "rewards": "algorithms data errors policies saved_run show training",
     "recording": "data envs errors saved_run",
     "export": "envs.interface envs.row_space errors files policies saved_run version",
-    "measuring": "config config_files envs errors policies presets saved_run show training",
-    "viewing": "envs errors policies show",
+    "viewing": "envs errors policies show training",
+    "provenance": "config envs errors presets version",
+    "measuring": "config config_files envs errors policies presets ranges saved_run show training viewing",
     "motion_viewing": "envs errors show",
-    "runs": "algorithms.registry config config_files envs errors files measuring policies presets rewards "
-    "saved_run settings show stages training trust version viewing",
+    "runs": "algorithms.registry config config_files envs errors files measuring policies presets provenance "
+    "rewards saved_run settings show stages training trust viewing",
     "run": "config envs export policies rewards runs saved_run show training",
     "commands": "algorithms.registry algorithms.summaries config config_files data declared envs errors export "
     "files measuring motion_viewing presets ranges recording rewards runs saved_run scaffold setting_names "

@@ -33,7 +33,7 @@ from ludus.show import text
 from ludus.show.console import Console
 from ludus.show.episode_table import read_table, table_lines, table_section
 from ludus.show.report import write_report
-from ludus.viewing import chosen_pieces, record_replay
+from ludus.viewing import chosen_pieces, record_replays
 from test_cli import assert_plays
 
 TRACKING = display_of(HumanoidConfig())
@@ -249,11 +249,14 @@ def catch_replays(monkeypatch: pytest.MonkeyPatch) -> list[replay.Replay]:
 
 def test_replay_has_an_episode_of_every_clip_with_its_ghost(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = catch_replays(monkeypatch)
-    assert record_replay(HumanoidConfig(clips="squat,bow"), ludus.load(run), "x", ranked=["bow", "gone"]) == "page"
-    (made,) = recorded
-    captions = [episode.caption for episode in made.episodes]
-    assert [caption.partition(":")[0] for caption in captions] == ["bow", "squat"]  # the worst first
-    for episode in made.episodes:
+    pages = record_replays(HumanoidConfig(clips="squat,bow"), ludus.load(run), "x", ranked=["bow", "gone"])
+    assert [page.html for page in pages] == ["page"] * len(recorded)
+    episodes = [episode for made in recorded for episode in made.episodes]
+    lost = ["lost" in episode.caption for episode in episodes]
+    names = [episode.caption.partition(":")[0] for episode in episodes]
+    assert lost == sorted(lost, reverse=True)  # failures have a page of their own, the first
+    assert names == ["bow", "squat"] or lost == [True, False]  # within a page the worst first
+    for episode in episodes:
         assert re.search(r": (lost after \d+\.\d s|tracked \d+\.\d s, \d+ mm)$", episode.caption)
         body, ghost = np.split(np.stack([frame["qpos"] for frame in episode.frames]), 2, axis=1)
         np.testing.assert_allclose(body[0], ghost[0], atol=1e-5)  # it starts on its reference
@@ -295,9 +298,9 @@ def test_speed_has_no_ghost(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = make_actor_critic(env, PolicyConfig(hidden=(8,)), 0)
     env.close()
     recorded = catch_replays(monkeypatch)
-    record_replay(config, policy, "x")
+    record_replays(config, policy, "x")
     assert recorded[0].model.nq == 35
-    assert recorded[0].episodes[0].caption.startswith("episode 1: ")
+    assert recorded[0].episodes[0].caption.startswith("episode 0: ")
 
 
 def test_report_embeds_the_table_and_the_replay(run: Path) -> None:
@@ -305,7 +308,7 @@ def test_report_embeds_the_table_and_the_replay(run: Path) -> None:
     page = write_run_report(run).read_text()
     assert "<h2>Clips</h2>" in page
     assert "<h2>Motion</h2>" in page
-    assert 'title="replay"' in page
+    assert "<iframe title=" in page
     assert json.loads((run / "evaluation.json").read_text())["step"] == 64  # of the last policy
 
 

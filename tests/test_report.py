@@ -25,7 +25,7 @@ from ludus.errors import LudusError
 from ludus.show import playback as replay_module
 from ludus.show.charts import Chart, Series, chart_html, round_ticks
 from ludus.show.jsonl import JsonlSink
-from ludus.show.playback import Replay, frames_html, replay_html
+from ludus.show.playback import Page, Replay, frames_html, replay_html
 from ludus.show.report import write_report
 from ludus.show.reward_page import MAX_TRACES, RewardTrace, reward_section
 from ludus.show.viewer import play
@@ -158,10 +158,9 @@ def test_nan_and_missing_intervals_do_not_reach_the_drawing(tmp_path: Path) -> N
     assert "Value loss" not in page
 
 
-def test_a_replay_is_embedded_and_written_beside(tmp_path: Path) -> None:
+def test_a_replay_is_embedded(tmp_path: Path) -> None:
     run = write_run(tmp_path)
-    page = write_report(run, replay_html='<p class="x">moving</p>').read_text()
-    assert (run / "replay.html").read_text() == '<p class="x">moving</p>'
+    page = write_report(run, replays=[Page('<p class="x">moving</p>')]).read_text()
     assert 'srcdoc="&lt;p class=&quot;x&quot;&gt;moving&lt;/p&gt;"' in page
 
 
@@ -515,7 +514,7 @@ def test_hovering_a_curve_reads_its_values_and_no_request_leaves_the_page(
     browser: Browser, tmp_path: Path
 ) -> None:
     hostile = "<script>try { parent.replayed = 1 } catch (refused) {}</script>"
-    path = write_report(write_run(tmp_path), replay_html=hostile)
+    path = write_report(write_run(tmp_path), replays=[Page(hostile)])
     browser.call("Emulation.setDeviceMetricsOverride", width=1100, height=900, deviceScaleFactor=1, mobile=False)
     browser.open(path)
     assert browser.js("window.replayed") is None
@@ -568,7 +567,7 @@ def test_trust_15_the_replay_moves_in_its_sandbox_within_the_report(
 ) -> None:
     pytest.importorskip("mjviser")
     replay = replay_html(one_episode(ant, ant_frames(ant, 300, 0.02), 0.05, "episode 1"), "Ant")
-    path = write_report(write_run(tmp_path), replay_html=replay)
+    path = write_report(write_run(tmp_path), replays=[Page(replay)])
     browser.call("Emulation.setDeviceMetricsOverride", width=1100, height=900, deviceScaleFactor=1, mobile=False)
     browser.open(path)
     corner = "position:fixed;left:0;top:0;width:360px;height:195px;z-index:9"  # where the pictures are taken
@@ -577,6 +576,27 @@ def test_trust_15_the_replay_moves_in_its_sandbox_within_the_report(
     assert browser.wait_for(lambda picture, _: picture != first) != first
     assert browser.js("document.querySelector('iframe').contentDocument") is None
     assert browser.requests() == [path.as_uri()]
+    assert browser.errors() == []
+
+
+@needs_browser
+def test_curves_are_laid_over_steps_or_over_wall_time(browser: Browser, tmp_path: Path) -> None:
+    sink = JsonlSink(tmp_path / "metrics.jsonl")
+    for step, seconds in ((100, 10.0), (200, 20.0), (300, 90.0), (400, 100.0)):
+        sink.write(step, {"rollout/ep_rew_mean": 1.0, "time/time_elapsed": seconds})
+    sink.close()
+    browser.open(write_report(tmp_path))
+    shape = "document.querySelector('.line').getAttribute('d')"
+    words = "[...document.querySelectorAll('.chart')[0].querySelectorAll('.times text')].map(t => t.textContent)"
+    before = browser.js(shape)
+    assert browser.js(words) == []
+    browser.js("document.querySelector('[data-axis=time]').click()")
+    places = [float(point.split(",")[0]) for point in browser.js(shape)[1:].split("L")]
+    gaps = [b - a for a, b in itertools.pairwise(places)]
+    assert gaps == pytest.approx([gaps[0], 7 * gaps[0], gaps[0]], rel=0.02)
+    assert browser.js(words) == ["15 s", "30 s", "45 s", "1 min", "1.25 min", "1.5 min"]
+    browser.js("document.querySelector('[data-axis=steps]').click()")
+    assert browser.js(shape) == before
     assert browser.errors() == []
 
 

@@ -1,8 +1,12 @@
 """The end of a training: the result on new starts, every evaluated episode on record, and what failed."""
 
+import base64
+import html
 import json
 import os
+import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,12 +21,18 @@ import ludus
 from humanoid_envs import Still, make, standing_clip, walk_clip
 from ludus import cli
 from ludus.config import EvalConfig, TrainConfig
-from ludus.measuring import final_episodes
-from ludus.show import episode_log
+from ludus.envs.abilities import describe_starts
+from ludus.envs.showing import drawable_env, make_shown_env
+from ludus.measuring import cast_of, final_episodes
+from ludus.provenance import command_line, commit_of, differences
+from ludus.saved_run import run_config
+from ludus.show import episode_log, text
 from ludus.show.console import Console
 from ludus.show.episode_log import EpisodeLog
 from ludus.show.jsonl import read_metrics
-from ludus.show.result_text import failure_lines, failures_of
+from ludus.show.playback import Page
+from ludus.show.report import write_report
+from ludus.show.result_text import failure_lines, failures_of, measured_on, measured_policy
 from ludus.show.results import (
     Measurement,
     episodes_of,
@@ -35,6 +45,7 @@ from ludus.show.results import (
 from ludus.show.text import best_mark
 from ludus.training.evaluator import evaluate
 from ludus.training.loop import Trainer
+from ludus.viewing import _Live, play_cast
 from test_hostile_pages import _ODD
 
 KUKA: dict[str, Any] = {
@@ -264,7 +275,8 @@ def test_very_many_measurements_are_forgotten_but_not_the_trainings_own(tmp_path
 
 def test_the_measurement_with_the_most_episodes_is_the_headline() -> None:
     few, many = a_measurement(), a_measurement(result={"episodes": 200.0})
-    others = [a_measurement(checkpoint="step_7"), a_measurement(best=False, result={"episodes": 900.0})]
+    most = {"episodes": 900.0}
+    others = [a_measurement(checkpoint="step_7"), a_measurement(actions="sampled", result=most)]
     assert headline([few, many, *others, few], "step_5") == many
     assert headline([few], "step_6") is None
 
@@ -293,3 +305,114 @@ def test_the_mark_of_the_best_says_by_what_it_was_chosen() -> None:
     assert (
         best_mark({"eval/mean_reward": 3.0, "eval_stochastic/mean_reward": 1.0}) == " ★ best (mean with sampled 2)"
     )
+
+
+# The report -----------------------------------------------------------------------------------------
+def test_the_report_is_headed_by_the_result_and_tells_what_failed(call: Callable[..., str], kuka: Path) -> None:
+    pytest.importorskip("mjviser")
+    call("report", kuka)
+    page = (kuka / "report.html").read_text()
+    body = page[page.index("<body") :]
+    kept = headline(read_measurements(kuka / "results.json"), (kuka / "checkpoints" / "best").resolve().name)
+    assert kept is not None
+    where = f"{measured_policy(kept)} on {measured_on(kept)}"
+    assert body.index(f"<b>{text.percent(kept.result['success_rate'])}</b><span>success (0–") < body.index("<h2>")
+    assert where in body[: body.index("<h2>")]
+    assert "best success of" not in body
+    assert "6 of 6 episodes failed" in body
+    assert body.count('<circle class="bad"') == 2 * 6  # cubes and pads
+    assert "cube at the start, from above" in body
+    assert "episode 0: failure after 20 steps" in html.unescape(replayed(body))
+    assert "<td>eval.final_episodes</td><td>200</td><td>6</td>" in body
+    for name in ("command", "hardware · CPU", "hardware · cores", "hardware · memory", "versions · ludus"):
+        assert f"<dt>{name}</dt>" in body
+    assert "replay.html" not in body
+    assert not re.search(r"(href|src)=.?(https?:|[a-z]+\.html)", body)
+
+
+def replayed(body: str) -> str:
+    """The captions of a 3-D replay, which lie packed in its page."""
+    zstandard = pytest.importorskip("zstandard")
+    found = re.search(r"__VISER_EMBED_DATA__=&quot;([\w+/=]+)", body)
+    assert found is not None
+    data = base64.b64decode(found[1])
+    size = int.from_bytes(data[:8], "little")
+    unpacked: bytes = zstandard.ZstdDecompressor().decompress(data[8:], max_output_size=size)
+    return unpacked.decode("utf-8", "ignore")
+
+
+def test_the_same_episodes_are_played_again(kuka: Path) -> None:
+    measurement = read_measurements(kuka / "results.json")[0]
+    cast = cast_of(measurement, run_config(kuka), most=2)
+    assert cast is not None
+    assert list(cast.failures) == [0, 1]
+    env = drawable_env(run_config(kuka).env, num_envs=cast.rows)
+    played = play_cast(
+        env, ludus.load(kuka), cast, lambda env, row: float(describe_starts(env)["cube_x"][row]), 1000
+    )
+    env.close()
+    for episode, recorded in zip(episodes_of(measurement.episodes, {}), played, strict=False):
+        assert len(recorded.frames) == episode.length
+        assert recorded.frames[0] == pytest.approx(float(episode.start["cube_x"]), rel=1e-5)
+        assert recorded.failed
+        assert recorded.caption == f"episode {episode.number}: failure after {episode.length} steps"
+
+
+def test_a_strangers_results_stay_text(tmp_path: Path) -> None:
+    script = "<script>alert(1)</script>"
+    record = {"rows": 1, "episode": [0, 1], "return": [1, 2], "length": [3, 4], "success": [0, 1]}
+    record |= {"starts": {f"{script}_x": [1, 2], f"{script}_y": [1, 2], "clip": [0, 1]}}
+    strange = a_measurement(settings={script: script}, episodes=record, words={"clip": [script, script]})
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "eval/mean_reward": 2.0}\n')
+    (tmp_path / "config.yaml").write_text("")
+    facts = {"preset": "x", "changed": {script: [script, script]}, "command": script, "resumed": [script]}
+    (tmp_path / "run.json").write_text(json.dumps(facts))
+    page = write_report(tmp_path, [Page("<p>", script)], strange).read_text()
+    assert script not in page
+    assert page.count("alert(1)") > 8
+
+
+def test_the_best_evaluation_says_why_it_is_the_best(tmp_path: Path) -> None:
+    rows = [(1, 0.9, 0.5), (2, 0.85, 0.8)]
+    lines = [{"step": s, "eval/success_rate": a, "eval_stochastic/success_rate": b} for s, a, b in rows]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = write_report(tmp_path).read_text()
+    assert "★ Best: step 2" in page
+    assert "the mean of deterministic and sampled actions (82.5 %)" in page
+    assert "Others did better with deterministic actions alone." in page
+    assert "so it flatters" in page
+
+
+# Where it comes from --------------------------------------------------------------------------------
+def test_the_commit_is_that_of_the_users_repository(tmp_path: Path) -> None:
+    assert commit_of(tmp_path) is None
+    git = ("git", "-c", "user.name=a", "-c", "user.email=b@c")
+    (tmp_path / "file").write_text("one")
+    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "first")):
+        subprocess.run([*git, *words], cwd=tmp_path, check=True)
+    clean = commit_of(tmp_path)
+    assert clean is not None
+    assert re.fullmatch("[0-9a-f]{12}", clean)
+    (tmp_path / "file").write_text("two")
+    assert commit_of(tmp_path) == f"{clean} and changes that are not committed"
+
+
+def test_settings_that_differ_from_the_preset_are_told(kuka: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = differences("kuka-pick-place", run_config(kuka))
+    assert set(changed) == set(KUKA)
+    assert changed["env.num_envs"] == [256, 8]
+    assert differences("no-such-preset", run_config(kuka)) == {}
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/ludus", "train", "my preset"])
+    assert command_line() == "ludus train 'my preset'"
+    monkeypatch.setattr(sys, "argv", ["/home/me/train.py", "--fast"])
+    assert command_line() == "python train.py --fast"
+
+
+def test_a_live_viewer_counts_successes(kuka: Path) -> None:
+    env = make_shown_env(run_config(kuka).env)
+    live = _Live(env, ludus.load(kuka))
+    told = [live.advance()[3] for _ in range(45)][-1]
+    env.close()
+    assert told["episode"] == 3
+    assert told["succeeded"] == "0 of 2"
+    assert str(told["last episode"]).startswith("failure, return ")

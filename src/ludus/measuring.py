@@ -22,11 +22,14 @@ from ludus.envs.vec import derive_seed
 from ludus.errors import ConfigError
 from ludus.policies.fit import refuse_misfit
 from ludus.presets import find_preset
+from ludus.ranges import MOST_ENVS
 from ludus.saved_run import load_from, run_folder, trusted_config
-from ludus.show.results import MOST_EPISODES, Measurement, keep_measurement
+from ludus.show.result_text import failures_of
+from ludus.show.results import MOST_EPISODES, Measurement, episodes_of, keep_measurement
 from ludus.training.checkpoint import best_checkpoint, checkpoints_in, step_of
 from ludus.training.evaluator import NEW_STREAM, Evaluation, evaluate
 from ludus.training.run_folder import CHECKPOINTS, RESULTS
+from ludus.viewing import Cast
 
 USUAL_EPISODES = 100  # where neither the user nor the run says how many
 _LARGEST_SHARE = 0.25  # of the training's steps, that the measurement at its end may take
@@ -133,3 +136,23 @@ def _randomized(env: EnvConfig, randomization: str | dict[str, Any] | None) -> E
         if not randomization:
             raise ConfigError(f"The preset {name!r} randomises nothing.")
     return replace(env, randomization=randomization)
+
+
+def cast_of(measurement: Measurement, config: TrainConfig, most: int = 3) -> Cast | None:
+    """Episodes of a measurement to look at: failures and successes, or the lowest and the highest returns."""
+    episodes = episodes_of(measurement.episodes, {})
+    failed = failures_of(episodes)[:most]
+    others = [episode for episode in episodes if not episode.failed and episode not in failed]
+    if others and others[0].success is None:
+        others.sort(key=lambda episode: -episode.total)
+    rows, others = measurement.episodes.get("rows"), others[:most]
+    if not isinstance(rows, int) or not 1 <= rows <= MOST_ENVS or not (failed or others):
+        return None
+    return Cast(
+        derive_seed(measurement.seed, NEW_STREAM),
+        rows,
+        [episode.number for episode in failed],
+        [episode.number for episode in others],
+        config.eval.max_steps,
+        max(episode.length for episode in (*failed, *others)),
+    )

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import platform
 import shlex
 import sys
 import time
@@ -13,10 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import mujoco
-import numpy as np
-import torch
 import yaml
 
 from ludus.algorithms.registry import Algorithm, address_of_algorithm, find_algorithm
@@ -26,20 +21,22 @@ from ludus.envs import display_of, make_vec_env
 from ludus.envs.given import about_given, told_name
 from ludus.envs.showing import make_shown_env, scene_of
 from ludus.envs.vec import VecEnv
-from ludus.errors import ConfigError, LudusError
+from ludus.errors import ConfigError, LudusError, plain_text
 from ludus.files import is_temporary, persistently, write_whole
-from ludus.measuring import Measured, final_episodes, measure_run
+from ludus.measuring import Measured, cast_of, final_episodes, measure_run
 from ludus.policies.factory import name_of_network
 from ludus.policies.fit import refuse_misfit
 from ludus.policies.policy import MakeNetwork
 from ludus.presets import find_preset
-from ludus.saved_run import FACTS, holds_policy, load, read_facts, run_config, trusted_config
+from ludus.provenance import facts_of, resumed
+from ludus.saved_run import FACTS, holds_policy, load, load_from, read_facts, run_config, trusted_config
 from ludus.settings import apply_overrides
 from ludus.show.console import Console
 from ludus.show.episode_table import ranked_kinds
 from ludus.show.jsonl import JsonlSink, read_metrics, truncate_to
+from ludus.show.playback import Page
 from ludus.show.result_text import result_lines
-from ludus.show.results import forget_later, read_measurements
+from ludus.show.results import forget_later, headline, read_measurements
 from ludus.show.reward_page import RewardTrace
 from ludus.show.sinks import MetricSink, Tee
 from ludus.stages import stages_with_whole_paths
@@ -62,7 +59,6 @@ from ludus.training.run_folder import (
 from ludus.training.run_lock import run_lock
 from ludus.training.starting import pinned_address
 from ludus.trust import MARK, is_mark, mark_as_ours, require_trust
-from ludus.version import __version__
 
 
 # Training ---------------------------------------------------------------------------------------
@@ -94,7 +90,7 @@ def train(
         raise ConfigError("W&B logging is on, but the package is missing: `pip install 'ludus[wandb]'`.")
     told = told_name(preset)
     folder = Path(run_dir) if run_dir else Path("runs") / told.replace(":", "-") / _run_name(config.seed)
-    facts = _facts(preset, config)
+    facts = facts_of(preset, config)
     with ExitStack() as held, console or Console() as screen:
         with closing(_trainer(config, folder, facts, screen, callbacks)) as trainer:
             started = trainer.begin()
@@ -128,7 +124,7 @@ def resume(
         config = apply_overrides(saved, overrides or {})
         _clear_leftovers(folder)
         checkpoint = _where_to_go_on(address, screen)
-        facts = read_facts(folder) or _facts(folder.resolve().parent.name, config)
+        facts = resumed(read_facts(folder) or facts_of(folder.resolve().parent.name, config), config)
         with closing(_trainer(config, folder, facts, screen, callbacks)) as trainer:
             if checkpoint is None:
                 trainer.begin()
@@ -309,16 +305,6 @@ def _refuse_taken(folder: Path) -> None:
     )
 
 
-def _facts(preset: str, config: TrainConfig) -> dict[str, Any]:
-    return {
-        "preset": preset,
-        "seed": config.seed,
-        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "versions": _versions(),
-        "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-    }
-
-
 def _create_run(folder: Path, config: TrainConfig, facts: dict[str, Any]) -> None:
     """The mark and the configuration first: with these alone, a run that was killed here goes on."""
     try:
@@ -342,11 +328,6 @@ def _clear_leftovers(folder: Path) -> None:
 
 def _run_name(seed: int) -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
-
-
-def _versions() -> dict[str, str]:
-    packages = {"torch": torch, "mujoco": mujoco, "gymnasium": gymnasium, "numpy": np}
-    return {"ludus": __version__} | {name: str(module.__version__) for name, module in packages.items()}
 
 
 def _sinks(folder: Path, config: TrainConfig, screen: Console) -> Any:
@@ -406,18 +387,18 @@ def evaluate_run(
 
 # Pictures ---------------------------------------------------------------------------------------
 def write_run_report(run: str | Path, trust: bool = False) -> Path:
-    """report.html and replay.html of a run; without a replay where the run names code that is not trusted.
+    """report.html of a run; without a replay where the run names code that is not trusted.
 
-    Of a policy that is named, as in `RUN@100000`, report@100000.html and replay@100000.html.
+    Of a policy that is named, as in `RUN@100000`, report@100000.html.
     """
     from ludus.show.report import write_report
-    from ludus.viewing import record_replay
+    from ludus.viewing import ANY_FOUR, record_replays
 
     address = read_address(run)
     folder, title = address.folder, _title(address)
     config = run_config(folder)
     display = display_of(config.env)
-    replay, traces = None, list[RewardTrace]()
+    pages, traces, measured = list[Page](), list[RewardTrace](), None
     try:
         if not holds_policy(folder):
             from ludus.rewards import reward_traces
@@ -425,17 +406,22 @@ def write_run_report(run: str | Path, trust: bool = False) -> Path:
             traces = reward_traces(run)
         else:
             require_trust(config, folder, trust)
+            policy, checkpoint = load_from(run, trust)
+            measured = headline(read_measurements(folder / RESULTS), checkpoint.name)
+            cast = None if measured is None else cast_of(measured, config)
             ranked = ranked_kinds(display.table, folder)
-            replay = record_replay(config.env, load(run, trust), title, ranked=ranked)
+            pages = record_replays(config.env, policy, title, cast or ANY_FOUR, ranked)
     except LudusError as error:  # a run without a checkpoint, or a machine without a viewer, still has curves
         print(f"No replay: {error}", file=sys.stderr)
-    return write_report(folder, replay, rewards=traces, display=display, policy=address.which)
+    return write_report(folder, pages, measured, rewards=traces, display=display, policy=address.which)
 
 
 def _title(address: Address) -> str:
-    """Of a page or viewer that shows a policy."""
-    name = address.folder.resolve().parent.name
-    return f"{name}, {told_checkpoint(address)}" if address.which else name
+    """Of a page or viewer that shows a policy: what was trained, which run, and which policy."""
+    preset = told_name(str(read_facts(address.folder).get("preset", "")))
+    name = address.folder.resolve().name
+    parts = [preset, name, told_checkpoint(address) if address.which else ""]
+    return plain_text(" · ".join(part for part in parts if part), 200)
 
 
 def play_run(

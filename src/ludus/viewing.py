@@ -1,6 +1,8 @@
 """Pictures of a policy at work: recorded replays and the live viewer, for every environment that can be drawn."""
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -18,55 +20,143 @@ from ludus.errors import LudusError
 from ludus.policies.fit import refuse_misfit
 from ludus.policies.policy import Actor, Policy
 from ludus.show import playback as replays
-from ludus.show import viewer
+from ludus.show import text, viewer
+from ludus.training.evaluator import Evaluation, evaluate
 
 _SEED = 90_210  # of the episodes shown
 _MOST_FRAMES = 1000  # of one episode: some environments never end one
+_MOST_PICTURES = 300  # of all episodes of an environment that renders itself
+_MOST_PICTURED = 1  # of its failures, and of its successes
 _MOST_PIECES = 12  # on one page: more of them nobody looks at
 _PIECE_SECONDS = 10.0
 _MOST_PIECE_FRAMES = 1900  # of all pieces together: 15 pictures a second of a dozen long ones
 
 
-def record_replay(
-    config: EnvConfig, policy: Policy, title: str, episodes: int = 4, ranked: Sequence[str] = ()
-) -> str | None:
-    """A page that shows the policy's episodes; nothing for an environment that cannot be drawn.
+@dataclass(frozen=True)
+class Cast:
+    """Which episodes of an evaluation to look at: the same are played again with the same seed and rows."""
+
+    seed: int
+    rows: int
+    failures: Sequence[int]  # numbers of episodes; where success is not told, of the lowest returns
+    successes: Sequence[int]
+    most_steps: int = 0  # of an episode, as in the evaluation
+    longest: int = 0  # steps of the longest of them; 0: not known
+
+    @property
+    def numbers(self) -> set[int]:
+        return {*self.failures, *self.successes}
+
+
+ANY_FOUR = Cast(_SEED, 1, (), (0, 1, 2, 3), _MOST_FRAMES)  # where nothing was measured
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An episode that was played to be looked at."""
+
+    frames: list[Any]  # of a MuJoCo scene, or pictures
+    caption: str
+    failed: bool
+
+
+def record_replays(
+    config: EnvConfig, policy: Policy, title: str, cast: Cast = ANY_FOUR, ranked: Sequence[str] = ()
+) -> list[replays.Page]:
+    """Pages that show the policy's episodes, those that failed apart; none for what cannot be drawn.
 
     `ranked`: the pieces of an environment that has some, the worst first, so that of many both ends are shown.
     """
     env = drawable_env(config)
+    if cast.rows > 1 and env.agents_per_env == 1 and not isinstance(env, Shown):
+        env.close()
+        env = drawable_env(config, num_envs=cast.rows)
     try:
         refuse_misfit(policy, env)
         scene = scene_of(env)
         if scene is None:
-            return _picture_replay(env, policy, title)
-        replay = replays.Replay(scene, _seconds_per_step(env))
+            return _picture_pages(env, policy, title, cast)
+        dt = _seconds_per_step(env)
+        most = replays.MAX_FRAMES
         if isinstance(env, Shown):
-            _record_pieces(replay, env, policy, ranked)
+            episodes, most = _play_pieces(env, policy, ranked, dt), _MOST_PIECE_FRAMES
         else:
-            _record_episodes(replay, env, policy, episodes)
-        return replays.replay_html(replay, title)
+            episodes = play_cast(env, policy, cast, _pose, _MOST_FRAMES)
+        groups = _groups(episodes)
+        return [_scene_page(scene, dt, most // len(groups), about, group, title) for about, group in groups]
     finally:
         env.close()
 
 
-def _record_episodes(replay: replays.Replay, env: VecEnv, policy: Policy, episodes: int) -> None:
-    obs, actor = env.reset(_SEED), policy.actor()
-    for number in range(1, episodes + 1):
-        frames, total, obs, last = _play_episode(env, actor, obs, _MOST_FRAMES)
-        replay.add_episode(frames, f"episode {number}: {_outcome(last, total, len(frames))}")
+def _groups(episodes: Sequence[Recorded]) -> list[tuple[str, list[Recorded]]]:
+    """Failures and successes, each with a heading; without one where there is but one kind."""
+    failed, others = ([e for e in episodes if e.failed is kind] for kind in (True, False))
+    if not failed or not others:
+        return [("", [*failed, *others])]
+    told = "success" in others[0].caption or "tracked" in others[0].caption
+    return [
+        ("Failures" if told else "Lowest returns", failed),
+        ("Successes" if told else "Highest returns", others),
+    ]
 
 
-def _record_pieces(replay: replays.Replay, env: VecEnv, policy: Policy, ranked: Sequence[str]) -> None:
+def _scene_page(
+    scene: mujoco.MjModel, dt: float, most: int, about: str, episodes: Sequence[Recorded], title: str
+) -> replays.Page:
+    replay = replays.Replay(scene, dt, most_frames=most)
+    for episode in episodes:
+        replay.add_episode(episode.frames, episode.caption)
+    return replays.Page(replays.replay_html(replay, title), about, turns=True)
+
+
+def play_cast(
+    env: VecEnv, policy: Policy, cast: Cast, look: Callable[[VecEnv, int], Any], most_frames: int, every: int = 1
+) -> list[Recorded]:
+    """Play an evaluation again, as far as the cast needs it, and look at every `every`-th step of its episodes."""
+    wanted, frames, seen = cast.numbers, dict[int, list[Any]](), dict[int, int]()
+    over = False
+
+    def watch(env: VecEnv, numbers: Tensor) -> None:
+        nonlocal over
+        present = {number: row for row, number in enumerate(numbers.tolist()) if number in wanted}
+        for number, row in present.items():
+            seen[number] = seen.get(number, -1) + 1
+            if seen[number] % every == 0 and len(frames.setdefault(number, [])) < most_frames:
+                frames[number].append(look(env, row))
+        over = not present and len(frames) == len(wanted)
+
+    episodes = max(wanted) + 1
+    played = evaluate(policy, env, episodes, cast.seed, True, lambda: over, cast.most_steps, watch=watch)
+    order = {number: place for place, number in enumerate(played.numbers)}
+    success = played.metrics.get("success")
+    return [
+        Recorded(
+            frames[number],
+            _caption(number, played, order[number]),
+            number in cast.failures if success is None else success[order[number]] < 0.5,
+        )
+        for number in [*cast.failures, *cast.successes]
+        if number in order and frames.get(number)
+    ]
+
+
+def _caption(number: int, played: Evaluation, place: int) -> str:
+    steps, success = played.lengths[place], played.metrics.get("success")
+    if success is None:
+        return f"episode {number}: return {text.number(played.returns[place])} after {steps} steps"
+    return f"episode {number}: {'success' if success[place] >= 0.5 else 'failure'} after {steps} steps"
+
+
+def _play_pieces(env: VecEnv, policy: Policy, ranked: Sequence[str], dt: float) -> list[Recorded]:
     """One episode of every piece, or of a dozen from the worst to the best."""
     assert isinstance(env, Shown)
-    replay.most_frames = _MOST_PIECE_FRAMES
+    played = []
     for piece in chosen_pieces(env.pieces, ranked, _MOST_PIECES):
         env.show(piece)
-        frames, _, _, last = _play_episode(
-            env, policy.actor(), env.reset(_SEED), round(_PIECE_SECONDS / replay.dt)
-        )
-        replay.add_episode(frames, f"{env.pieces[piece]}: {env.outcome(last, len(frames))}")
+        frames, last = _play_episode(env, policy.actor(), env.reset(_SEED), round(_PIECE_SECONDS / dt))
+        failed = bool(last.metrics["success"][0] < 0.5)
+        played.append(Recorded(frames, f"{env.pieces[piece]}: {env.outcome(last, len(frames))}", failed))
+    return played
 
 
 def chosen_pieces(pieces: Sequence[str], ranked: Sequence[str], most: int) -> list[int]:
@@ -96,6 +186,8 @@ class _Live:
         self._env, self._actor = env, policy.actor()
         self._obs = env.reset(_SEED)
         self._total, self._steps, self._restarts = 0.0, 0, 0
+        self._ends, self._successes, self._last = 0, 0, ""
+        self._tells_success = False
 
     def advance(self) -> viewer.StepResult:
         step = self._env.step(self._actor.act(self._obs))
@@ -105,7 +197,7 @@ class _Live:
         if bool(step.done[0]):
             self._ended(step)
             self._total, self._steps = 0.0, 0
-        frame = _frame(self._env)
+        frame = _pose(self._env, 0)
         return frame["qpos"], frame.get("mocap_pos"), frame.get("mocap_quat"), self._told()
 
     def restart(self) -> None:
@@ -115,9 +207,19 @@ class _Live:
 
     def _ended(self, last: Step) -> None:
         """The next episode has begun already."""
+        self._ends += 1
+        self._last = f"return {text.number(self._total)} after {self._steps} steps"
+        if "success" in last.metrics:
+            success = bool(last.metrics["success"][0] >= 0.5)
+            self._successes, self._tells_success = self._successes + success, True
+            self._last = f"{'success' if success else 'failure'}, {self._last}"
 
     def _told(self) -> dict[str, float | str]:
-        return {"return": self._total}
+        told: dict[str, float | str] = {"episode": self._ends + 1, "step": self._steps, "return": self._total}
+        if not self._ends:
+            return told
+        succeeded = {"succeeded": f"{self._successes} of {self._ends}"} if self._tells_success else {}
+        return {**told, "last episode": self._last, **succeeded}
 
 
 class _LivePieces(_Live):
@@ -143,45 +245,63 @@ class _LivePieces(_Live):
 
 
 @torch.no_grad()
-def _play_episode(env: VecEnv, actor: Actor, obs: Tensor, most: int) -> tuple[list[Frame], float, Tensor, Step]:
-    """Frames, return, the next episode's first observation and the last step of one episode, or of its start."""
-    frames, total = [_frame(env)], 0.0
+def _play_episode(env: VecEnv, actor: Actor, obs: Tensor, most: int) -> tuple[list[Frame], Step]:
+    """Frames and the last step of one episode, or of its start."""
+    frames = [_pose(env, 0)]
     while True:
         step = env.step(actor.act(obs))
         actor.forget(step.done)
-        obs, total = step.obs, total + float(step.reward[0])
+        obs = step.obs
         if bool(step.done[0]) or len(frames) == most:
-            return frames, total, obs, step
-        frames.append(_frame(env))
+            return frames, step
+        frames.append(_pose(env, 0))
 
 
-def _outcome(last: Step, total: float, steps: int) -> str:
-    if "success" in last.metrics:
-        return f"{'success' if float(last.metrics['success'][0]) else 'failure'} after {steps} steps"
-    return f"return {total:.0f} after {steps} steps"
+def _picture_pages(env: VecEnv, policy: Policy, title: str, cast: Cast) -> list[replays.Page]:
+    """Moving pictures, for environments that render themselves."""
+    if not hasattr(env, "frame"):
+        return []
+    env.reset(_SEED)
+    if _picture(env, 0) is None:
+        return []
+    fps = getattr(env, "frame_rate", 30)
+    if env.agents_per_env > 1:
+        return [replays.Page(replays.frames_html(_team_pictures(env, policy), fps, title))]
+    few = replace(cast, failures=cast.failures[:_MOST_PICTURED], successes=cast.successes[:_MOST_PICTURED])
+    most = _MOST_PICTURES // max(1, len(few.numbers))
+    every = max(1, math.ceil(cast.longest / most))  # the end of an episode is what tells how it went
+    episodes = play_cast(env, policy, few, _picture, most, every)
+    pages = []
+    for about, group in _groups(episodes):
+        films = [(episode.frames, episode.caption) for episode in group]
+        pages.append(replays.Page(replays.films_html(films, fps / every, title), about))
+    return pages
 
 
-def _picture_replay(env: VecEnv, policy: Policy, title: str, limit: int = 300) -> str | None:
-    """An animated picture, for environments that render themselves."""
-    frame: Callable[[int], np.ndarray | None] | None = getattr(env, "frame", None)
-    if frame is None:
-        return None
+@torch.no_grad()
+def _team_pictures(env: VecEnv, policy: Policy) -> list[np.ndarray]:
+    """Of one episode of several agents, some of which may end before the others."""
     obs, pictures, actor = env.reset(_SEED), [], policy.actor()
-    for _ in range(limit):
-        try:
-            picture = frame(0)
-        except gym.error.Error as error:
-            raise LudusError(f"{env.name} cannot draw itself: {error}") from error
+    for _ in range(_MOST_PICTURES):
+        picture = _picture(env, 0)
         if picture is None:
-            return None
+            break
         pictures.append(picture)
         present = torch.ones(env.num_rows, dtype=torch.bool) if env.present is None else env.present.clone()
         step = env.step(actor.act(obs))
         obs, ended = step.obs, step.done | ~present
-        if bool(ended.all()):  # of several agents some may end before
+        if bool(ended.all()):
             break
         actor.forget(ended)
-    return replays.frames_html(pictures, getattr(env, "frame_rate", 30), title)
+    return pictures
+
+
+def _picture(env: VecEnv, row: int) -> np.ndarray | None:
+    frame: Callable[[int], np.ndarray | None] = getattr(env, "frame")  # noqa: B009 (not every environment has it)
+    try:
+        return frame(row)
+    except gym.error.Error as error:
+        raise LudusError(f"{env.name} cannot draw itself: {error}") from error
 
 
 def _seconds_per_step(env: VecEnv) -> float:
@@ -189,13 +309,13 @@ def _seconds_per_step(env: VecEnv) -> float:
     return getattr(env, "substeps", 1) * float(model.opt.timestep)
 
 
-def _frame(env: VecEnv) -> Frame:
+def _pose(env: VecEnv, row: int) -> Frame:
     if isinstance(env, Shown):
         return env.drawn()
     if isinstance(env, SimTask):
-        field: Callable[[str], Any] = lambda name: env.sim.field(name)[0].numpy().copy()  # noqa: E731
+        field: Callable[[str], Any] = lambda name: env.sim.field(name)[row].numpy().copy()  # noqa: E731
     else:
         assert isinstance(env, GymVecEnv)
-        data = env.mj_data(0)
+        data = env.mj_data(row)
         field = lambda name: np.array(getattr(data, name))  # noqa: E731
     return {name: field(name) for name in ("qpos", "mocap_pos", "mocap_quat")}

@@ -72,8 +72,12 @@ def make_shown_env(trained: EnvConfig, clips: str = "", beside: float = 0.0) -> 
     return drawable_env(on_clips(trained, clips) if clips else trained, trained, beside)
 
 
-def drawable_env(config: EnvConfig, trained: EnvConfig | None = None, beside: float = 0.0) -> VecEnv:
-    """One environment for looking at; Gymnasium's own drawing is switched on where the environment has it.
+def drawable_env(
+    config: EnvConfig, trained: EnvConfig | None = None, beside: float = 0.0, num_envs: int = 1
+) -> VecEnv:
+    """Environments for looking at; Gymnasium's own drawing is switched on where the environment has it.
+
+    Of one that brings pieces to be looked at there is but one, whatever `num_envs` says.
 
     `trained`: how the policy was trained, where that differs from what is shown. `beside`: metres between a body
     and the ghost of what it should do, where there is one; 0 lays one over the other.
@@ -81,15 +85,15 @@ def drawable_env(config: EnvConfig, trained: EnvConfig | None = None, beside: fl
     if isinstance(config, HumanoidConfig) and config.goal == "track":
         return make_shown(config, trained if isinstance(trained, HumanoidConfig) else config, beside)
     if not isinstance(config, GymConfig | PettingZooConfig):
-        return make_vec_env(on_threads(config), 1, evaluation=True)
+        return make_vec_env(on_threads(config), num_envs, evaluation=True)
     in_process = dataclasses.replace(config, workers=0)
-    env = make_vec_env(in_process, 1, evaluation=True)
+    env = make_vec_env(in_process, num_envs, evaluation=True)
     if scene_of(env) is not None:
         return env
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures in memory need no screen
     try:
         pictured = dataclasses.replace(in_process, kwargs={**config.kwargs, "render_mode": "rgb_array"})
-        drawable = make_vec_env(pictured, 1, evaluation=True)
+        drawable = make_vec_env(pictured, num_envs, evaluation=True)
     except LudusError:  # it has no such mode: there is nothing to draw, but no harm either
         return env
     env.close()

@@ -47,6 +47,7 @@ class Chart:
     show: Callable[[float], str] = text.number
     limits: tuple[float, float] | None = None  # of the y axis; the data's own where None
     alone: bool = False  # its x axis is not that of the other charts, but steps of an episode
+    x_name: str = "steps"  # said after the last number of the x axis
     badge: str = ""  # "success" or "failure", in their colours
     headline: str | None = None  # to the right of the title; the newest value where None
     pictures: Sequence[Picture] = ()
@@ -84,8 +85,10 @@ def chart_html(chart: Chart) -> str:
         f'<figure class="chart{" " * bool(chart.badge)}{chart.badge}"{" data-alone" * chart.alone}>'
         f"<figcaption><b>{html.escape(chart.title)}{badge}</b>"
         f'<span class="newest">{html.escape(newest)}</span></figcaption>'
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT + height}" role="img" aria-label="{html.escape(chart.title)}">'
-        f"{_axes(scale, chart.show)}{strip}{_marks(chart.marks, scale)}{curves}"
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT + height}" role="img" aria-label="{html.escape(chart.title)}" '
+        f'data-x0="{scale.x0:.10g}" data-x1="{scale.x1:.10g}" data-left="{_LEFT}" data-right="{_WIDTH - _RIGHT}" '
+        f'data-ticks="{_HEIGHT - 8}">{_axes(scale, chart.show, chart.x_name)}{strip}'
+        f"{_marks(chart.marks, scale)}{curves}"
         f'<line class="cross" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>{marks}</svg>'
         f'<div class="legend">{legend if len(series) > 1 else ""}</div>'
         f"{_readout(chart, series, scale)}</figure>"
@@ -150,14 +153,18 @@ def _scale(chart: Chart, series: list[Series]) -> _Scale:
     return _Scale(x0, x1 if x1 > x0 else x0 + 1, y0 - margin, y1 + margin)
 
 
-def _axes(scale: _Scale, show: Callable[[float], str]) -> str:
+def _axes(scale: _Scale, show: Callable[[float], str], x_name: str) -> str:
     lines = [
         f'<path class="grid" d="M{_LEFT},{scale.y(v):.1f}H{_WIDTH - _RIGHT}"/>'
         + _tick(_LEFT - 6, scale.y(v) + 4, "end", _short(v, show))
         for v in round_ticks(scale.y0, scale.y1, 4)
     ]
-    steps = [_tick(scale.x(x), _HEIGHT - 8, "middle", _compact(x)) for x in round_ticks(scale.x0, scale.x1, 5)]
-    return "".join([*lines, *steps])
+    ticks = round_ticks(scale.x0, scale.x1, 5)
+    words = [*map(_compact, ticks[:-1]), *(f"{_compact(x)} {x_name}" for x in ticks[-1:])]
+    steps = [_tick(scale.x(x), _HEIGHT - 8, "middle", word) for x, word in zip(ticks, words, strict=True)]
+    if ticks and scale.x(ticks[-1]) > _WIDTH - 50:  # the unit would not fit
+        steps[-1] = _tick(_WIDTH, _HEIGHT - 8, "end", words[-1])
+    return "".join([*lines, '<g class="xticks">', *steps, "</g>"])
 
 
 def _tick(x: float, y: float, anchor: str, words: str) -> str:

@@ -9,7 +9,7 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import mujoco
 import numpy as np
@@ -37,6 +37,14 @@ NO_NETWORK = (
     "img-src data: blob:; font-src data:; connect-src data: blob:; worker-src blob: data:; media-src data:; "
     "frame-src 'self'\">"
 )
+
+
+class Page(NamedTuple):
+    """A page of episodes, to be embedded in a report."""
+
+    html: str
+    about: str = ""  # a heading: "Failures"
+    turns: bool = False  # the view can be turned with the mouse
 
 
 @dataclass(frozen=True)
@@ -144,24 +152,38 @@ def _dress(page: str, title: str) -> str:
 
 def frames_html(frames: Sequence[np.ndarray], fps: float, title: str = "Replay", caption: str = "") -> str:
     """A page with rgb frames [height, width, 3] uint8 as a looping picture, for scenes without a model."""
-    if not len(frames):
+    return films_html([(frames, caption)], fps, title)
+
+
+def films_html(films: Sequence[tuple[Sequence[np.ndarray], str]], fps: float, title: str = "Replay") -> str:
+    """The same of several episodes, each with its caption."""
+    if not films or not all(len(frames) for frames, _ in films):
         raise LudusError("The replay is empty: the environment rendered no frame.")
-    title, caption = plain_text(title), plain_text(caption)
-    stride = math.ceil(len(frames) / MAX_FRAMES)
-    picture = _animation(frames[::stride], 1000 * stride / fps)
-    while len(picture) > 0.7 * MAX_BYTES and len(frames) / stride > 30:
-        stride *= 2
-        picture = _animation(frames[::stride], 1000 * stride / fps)
-    source = "data:image/webp;base64," + base64.b64encode(picture).decode("ascii")
+    title = html.escape(plain_text(title))
+    figures = "".join(
+        f'<figure><img alt="{title}" src="{_picture(frames, fps, MAX_BYTES // len(films))}">'
+        f"<figcaption>{html.escape(plain_text(caption))}</figcaption></figure>"
+        for frames, caption in films
+    )
     return (
         f'<!doctype html><html lang="en"><head>{NO_NETWORK}<meta charset="utf-8">'
-        f"<title>{html.escape(title)}</title><style>"
-        ":root{color-scheme:light dark}body{margin:0;height:100vh;display:flex;flex-direction:column;"
-        "align-items:center;justify-content:center;gap:12px;font:14px system-ui,sans-serif}"
+        f"<title>{title}</title><style>"
+        ":root{color-scheme:light dark}body{margin:0;height:100vh;display:flex;flex-wrap:wrap;gap:12px;"
+        "align-items:center;justify-content:center;font:14px system-ui,sans-serif}"
+        "figure{margin:0;text-align:center}"
         "img{max-width:96vw;max-height:88vh;min-width:min(60vw,480px);image-rendering:pixelated;border-radius:6px}"
-        f'</style></head><body><img alt="{html.escape(title)}" src="{source}">'
-        f"<div>{html.escape(caption)}</div></body></html>"
+        f"</style></head><body>{figures}</body></html>"
     )
+
+
+def _picture(frames: Sequence[np.ndarray], fps: float, most_bytes: int) -> str:
+    """A looping picture as an address; of many frames only every second or third."""
+    stride = math.ceil(len(frames) / MAX_FRAMES)
+    picture = _animation(frames[::stride], 1000 * stride / fps)
+    while len(picture) > 0.7 * most_bytes and len(frames) / stride > 30:
+        stride *= 2
+        picture = _animation(frames[::stride], 1000 * stride / fps)
+    return "data:image/webp;base64," + base64.b64encode(picture).decode("ascii")
 
 
 def _animation(frames: Sequence[np.ndarray], milliseconds: float) -> bytes:

@@ -5,6 +5,7 @@ Everything in it comes from the run folder: metrics.jsonl, config.yaml and, wher
 
 import html
 import itertools
+import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -17,9 +18,12 @@ from ludus.files import parse_json, read_bounded, write_whole
 from ludus.show import text
 from ludus.show.charts import Chart, Series, chart_html
 from ludus.show.episode_table import table_section
+from ludus.show.failures import failures_section
 from ludus.show.jsonl import MOST_STEPS, read_metrics
-from ludus.show.playback import NO_NETWORK
+from ludus.show.playback import NO_NETWORK, Page
 from ludus.show.report_style import SCRIPT, STYLE
+from ludus.show.result_text import measured_on, measured_policy
+from ludus.show.results import Measurement, episodes_of, newest_evaluation
 from ludus.show.reward_page import RewardTrace, reward_section
 from ludus.show.run_state import is_other_task, quality
 
@@ -27,6 +31,7 @@ Rows = list[dict[str, float]]
 
 # Of a page that can be read, whatever a run's files hold.
 _MOST_BYTES = 1_000_000  # of run.json and config.yaml
+_MOST_MOMENTS = 300
 _MOST_CHARTS, _MOST_FACTS, _LONGEST_FACT, _DEEPEST = 100, 200, 1000, 5
 
 _SMALL = [  # title, metric, of the optimiser
@@ -47,7 +52,7 @@ _SMALL = [  # title, metric, of the optimiser
     ("Standard deviation of actions", "train/std"),
     ("Gradient norm", "train/grad_norm"),
 ]
-_SHOWN_ELSEWHERE = ("loop/", "time/", "eval/", "eval_stochastic/", "system/", "reward/")
+_SHOWN_ELSEWHERE = ("loop/", "time/", "final/", "eval/", "eval_stochastic/", "system/", "reward/")
 # What return decomposition is told by elsewhere, and our name for the same number (or none: a mere counter).
 _PUBLIC = {
     "R_loss": "train/r_loss",
@@ -61,38 +66,37 @@ _PUBLIC = {
 
 def write_report(
     run_dir: Path | str,
-    replay_html: str | None = None,
+    replays: Sequence[Page] = (),
+    measured: Measurement | None = None,
     extra: Mapping[str, Any] | None = None,
     rewards: Sequence[RewardTrace] = (),
     display: Display | None = None,
     policy: str = "",
 ) -> Path:
-    """Write run_dir/report.html, and replay.html beside it where a replay is given; returns its path.
+    """Write run_dir/report.html, a page that needs nothing beside it; returns its path.
 
-    Only the replay that is given is embedded: a replay.html that lies in the folder may be anybody's. `extra` adds
-    lines to the run's facts; `rewards` shows a learned reward along some episodes; `display`: what the
-    task has to show besides what every task has. `policy`: which checkpoint the replay shows, where it is not the
-    best; the pages are then report@POLICY.html and replay@POLICY.html.
+    `replays` are embedded, each at most `playback.MAX_BYTES` large. `measured`: the policy on new starts, the
+    headline. `extra` adds lines to the run's facts; `rewards` shows a learned reward along some episodes;
+    `display`: what the task has to show besides what every task has. `policy`: which checkpoint is shown, where
+    it is not the best; the page is then report@POLICY.html.
     """
     run_dir, display = Path(run_dir), display or Display()
     rows = _with_one_name(read_metrics(run_dir / "metrics.jsonl"))
     alone = _reward_only(rows)
     rows = _along_batches(rows) if alone else rows
     suffix = f"@{policy}" if policy else ""
-    replay = f"replay{suffix}.html"
-    if replay_html is not None:
-        _write(run_dir / replay, replay_html)
     facts, trouble = _facts(run_dir)
     title = _shown(facts.get("preset")) or run_dir.resolve().parent.name
     body = [
         f"<header><h1>{_safe(title)}</h1><p>{_safe(_subtitle(run_dir, facts))}</p></header>",
-        _tiles(rows, display),
-        _replay(replay_html, policy, replay),
+        _tiles(rows, display, measured),
+        _replays(replays, policy),
+        _failures(run_dir, measured),
         table_section(display.table, run_dir, _best_step(rows)),
         reward_section(rewards),
         _curves(rows, display),
         _evaluations(rows, display),
-        _configuration(run_dir),
+        _configuration(run_dir, facts),
         _run_facts({**facts, **(extra or {})}, trouble),
     ]
     path = run_dir / f"report{suffix}.html"
@@ -110,7 +114,7 @@ def _page(title: str, body: str, axis: str) -> str:
 
 
 # Sections -------------------------------------------------------------------------------------------
-def _tiles(rows: Rows, display: Display) -> str:
+def _tiles(rows: Rows, display: Display, measured: Measurement | None) -> str:
     if not rows:
         return '<h2>No metrics yet</h2><div class="card note">The run has not finished its first cycle.</div>'
     steps = int(max(row["step"] for row in rows))
@@ -119,16 +123,8 @@ def _tiles(rows: Rows, display: Display) -> str:
     if _reward_only(rows):
         tiles = [*_reward_tiles(rows), _tile("batches", f"{steps:,}"), _tile("wall time", text.duration(seconds))]
         return f'<div class="tiles">{"".join(tiles)}</div>'
-    tiles = [_best_tile(rows)]
-    for words, metric in (
-        ("final return", "rollout/ep_rew_mean"),
-        ("final evaluation reward", "eval/mean_reward"),
-    ):
-        value = _last(rows, metric)
-        if value is not None:
-            tiles.append(_tile(words, text.number(value)))
-            break
-    for measure in display.headline:
+    tiles = [_best_tile(rows)] if measured is None else _result_tiles(measured, display)
+    for measure in () if measured is not None else display.headline:
         if (value := _last(rows, f"eval/{measure.metric}")) is not None:
             told = measure.told({measure.metric: value}, "")
             tiles.append(_tile(f"{measure.label} in the newest evaluation", told))
@@ -138,21 +134,44 @@ def _tiles(rows: Rows, display: Display) -> str:
     return f'<div class="tiles">{"".join(tiles)}</div>'
 
 
+def _result_tiles(measured: Measurement, display: Display) -> list[str]:
+    """What the policy is worth on starts that nothing was chosen by."""
+    result, where = measured.result, f"{measured_policy(measured)} on {measured_on(measured)}"
+    told = {f"eval/{name}": value for name, value in result.items()}
+    tiles = []
+    if "success_rate" in result:
+        interval = "".join(text.success_with_interval(told, "eval/").partition("(")[1:])
+        tiles.append(_tile(f"success {interval}: {where}", text.percent(result["success_rate"]), good=True))
+    if "mean_reward" in result:
+        words = "mean reward, the same" if tiles else f"mean reward: {where}"
+        tiles.append(_tile(words, text.number(result["mean_reward"]), good=not tiles))
+    if "mean_ep_length" in result:
+        tiles.append(_tile("mean episode length (steps)", text.number(round(result["mean_ep_length"], 1))))
+    own = [(measure.label, measure.told(told, "eval/")) for measure in display.headline]
+    return [*tiles, *(_tile(label, value) for label, value in own if value)]
+
+
 def _best_tile(rows: Rows) -> str:
-    for prefix, where in (("eval/", "evaluation"), ("rollout/", "training")):
-        found = [row for row in rows if math.isfinite(row.get(prefix + "success_rate", math.nan))]
-        if found:
-            # Of evaluations the one whose policy was kept; others may be better with one way of acting alone.
-            best = _best(found) if prefix == "eval/" else max(found, key=lambda row: row[prefix + "success_rate"])
-            interval = text.success_with_interval(best, prefix).partition("(")[1:]
-            words = f"best success in {where} {''.join(interval)} at step {int(best['step']):,}"
-            return _tile(words, text.percent(best[prefix + "success_rate"]), good=True)
+    """The evaluation by which the best policy was chosen, where it was not measured on new starts."""
+    warned = "; chosen by it, so it flatters: ludus eval measures on new starts"
+    found = [row for row in rows if math.isfinite(row.get("eval/success_rate", math.nan))]
+    if found:
+        best = _best(found)  # the one whose policy was kept; others may be better with one way of acting alone
+        interval = "".join(text.success_with_interval(best, "eval/").partition("(")[1:])
+        words = f"best success of {len(found)} evaluations {interval} at step {int(best['step']):,}{warned}"
+        return _tile(words, text.percent(best["eval/success_rate"]), good=True)
     found = [row for row in rows if math.isfinite(row.get("eval/mean_reward", math.nan))]
     if found:
-        best = max(found, key=lambda row: row["eval/mean_reward"])
-        words = f"best evaluation reward, at step {int(best['step']):,}"
+        best = _best(found)
+        words = f"best evaluation reward of {len(found)}, at step {int(best['step']):,}{warned}"
         return _tile(words, text.number(best["eval/mean_reward"]), good=True)
-    return _tile("best success", "no evaluation yet")
+    for words, metric, show in (
+        ("success in training", "rollout/success_rate", text.percent),
+        ("return in training", "rollout/ep_rew_mean", text.number),
+    ):
+        if (value := _last(rows, metric)) is not None:
+            return _tile(f"newest {words}; no evaluation yet", show(value), good=True)
+    return _tile("result", "no evaluation yet")
 
 
 def _reward_tiles(rows: Rows) -> list[str]:
@@ -176,18 +195,33 @@ def _tile(words: str, value: str, good: bool = False) -> str:
     return f'<div class="tile{" good" if good else ""}"><b>{_safe(value)}</b><span>{_safe(words)}</span></div>'
 
 
-def _replay(page: str | None, policy: str, file: str) -> str:
-    if page is None:
+def _replays(pages: Sequence[Page], policy: str) -> str:
+    if not pages:
         return ""
-    # Its scripts run, but in an origin of their own: they see nothing of the report or of other files.
-    source = html.escape(page, quote=True)
-    frame = f'<iframe title="replay" loading="lazy" sandbox="allow-scripts" srcdoc="{source}"></iframe>'
     shown = f" of the policy @{_safe(policy)}" if policy else ""
+    hint = "Drag to turn, scroll to zoom, right-drag to move." if pages[0].turns else ""
+    frames = "".join(map(_replay, pages))
+    return f'<h2>Replay{shown}</h2><div class="replays">{frames}</div><p class="hint">{hint}</p>'
+
+
+def _replay(page: Page) -> str:
+    # Its scripts run, but in an origin of their own: they see nothing of the report or of other files.
+    source = html.escape(page.html, quote=True)
+    about = _safe(page.about or "Episodes")
+    style = " success" if page.about == "Successes" else " failure" if page.about == "Failures" else ""
     return (
-        f'<h2>Replay{shown}</h2><div class="card">{frame}</div>'
-        '<p class="hint">Drag to turn, scroll to zoom, right-drag to move. '
-        f'The same view fills the window in <a href="{_safe(file)}">{_safe(file)}</a>.</p>'
+        f'<div class="card replay"><div class="bar"><b class="about{style}">{about}</b>'
+        '<button type="button" class="full">full screen</button></div>'
+        f'<iframe title="{about}" loading="lazy" sandbox="allow-scripts" srcdoc="{source}"></iframe></div>'
     )
+
+
+def _failures(run_dir: Path, measured: Measurement | None) -> str:
+    if measured is not None:
+        told = f"{measured_policy(measured)} on {measured_on(measured)}"
+        return failures_section(episodes_of(measured.episodes, measured.words), told)
+    step, episodes = newest_evaluation(run_dir / "episodes.jsonl")
+    return failures_section(episodes, f"the newest evaluation, at step {step:,}")
 
 
 def _curves(rows: Rows, display: Display) -> str:
@@ -196,7 +230,11 @@ def _curves(rows: Rows, display: Display) -> str:
     learning = [
         _chart("Success rate", rows, _SUCCESS, text.percent, (0.0, 1.0)),
         _chart("Episode return", rows, _RETURN),
-        _chart("Episode length", rows, {"training": "rollout/ep_len_mean", "evaluation": "eval/mean_ep_length"}),
+        _chart(
+            "Episode length (steps)",
+            rows,
+            {"training": "rollout/ep_len_mean", "evaluation": "eval/mean_ep_length"},
+        ),
         *(_reward_charts(rows) if alone else []),
         _chart(speed, rows, {"batches/s" if alone else "steps/s": "time/fps"}),
     ]
@@ -217,8 +255,8 @@ def _curves(rows: Rows, display: Display) -> str:
     }
     names = dict.fromkeys(name for row in rows for name in row if name != "step")
     others = [n for n in names if n not in known and not n.startswith(_SHOWN_ELSEWHERE)][:_MOST_CHARTS]
-    return (
-        _section("Learning", learning, "charts")
+    sections = (
+        _section("Learning", learning, "charts", _axis_switch(rows))
         + _section(display.section or "Motion", _task_charts(rows, display), "charts")
         + ("" if alone else _section("Learned reward", _reward_charts(rows), "charts"))
         + _section(
@@ -226,6 +264,7 @@ def _curves(rows: Rows, display: Display) -> str:
         )
         + _fold("More metrics", [*(_chart(n, rows, {n: n}) for n in others), *machine])
     )
+    return sections.replace(" steps</text>", " batches</text>") if alone else sections
 
 
 _MEMORY = {
@@ -324,9 +363,26 @@ def _series(name: str, metric: str, rows: Rows) -> Series | None:
     return Series(name, steps, values, lows, highs, dots=metric.startswith("eval"))
 
 
-def _section(title: str, charts: list[str], style: str) -> str:
+def _section(title: str, charts: list[str], style: str, beside: str = "") -> str:
     charts = [chart for chart in charts if chart]
-    return f'<h2>{title}</h2><div class="{style}">{"".join(charts)}</div>' if charts else ""
+    return f'<h2>{title}{beside}</h2><div class="{style}">{"".join(charts)}</div>' if charts else ""
+
+
+def _axis_switch(rows: Rows) -> str:
+    """Buttons that lay the curves over steps or over time, and when which step was made, for the script."""
+    told = [(row["step"], row.get("time/time_elapsed", math.nan)) for row in rows]
+    clock, known = [[0.0, 0.0]], (pair for pair in told if all(map(math.isfinite, pair)))
+    for step, seconds in known:
+        if step > clock[-1][0] and seconds > clock[-1][1]:
+            clock.append([step, round(seconds, 1)])
+    if len(clock) < 3:
+        return ""
+    thinned = [*clock[:: 1 + len(clock) // _MOST_MOMENTS], clock[-1]]
+    return (
+        '<span class="switch"><button type="button" class="on" data-axis="steps">steps</button>'
+        '<button type="button" data-axis="time">wall time</button></span>'
+        f'<script type="application/json" id="clock">{json.dumps(thinned)}</script>'
+    )
 
 
 def _fold(title: str, charts: list[str]) -> str:
@@ -355,7 +411,24 @@ def _evaluations(rows: Rows, display: Display) -> str:
         )
         lines.append(f'<tr class="best">{cells}</tr>' if row is best else f"<tr>{cells}</tr>")
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-    return f'<h2>Evaluations</h2><div class="card scroll">{table}</div>'
+    chosen = f'<p class="hint">{_why_best(found, best)}</p>'
+    return f'<h2>Evaluations</h2><div class="card scroll">{table}</div>{chosen}'
+
+
+def _why_best(found: Rows, best: dict[str, float]) -> str:
+    """By what the best policy was chosen."""
+    if not any(name.startswith("eval/") for name in best):
+        return "★ The best reward has the highest AUC (to two digits), then the highest R²."
+    both = any(name.startswith("eval_stochastic/") for name in best)
+    by = "success, then of reward" if "eval/success_rate" in best else "reward"
+    ways = "the mean of deterministic and sampled actions" if both else "deterministic actions"
+    success, reward = quality(best)
+    mean = text.percent(success) if math.isfinite(success) else text.number(reward)
+    words = f"★ Best: step {int(best['step']):,}, by the highest value of {by}, of {ways} ({mean})."
+    rates = [row.get("eval/success_rate", -math.inf) for row in found]
+    if both and max(rates) > best.get("eval/success_rate", math.inf):
+        words += " Others did better with deterministic actions alone."
+    return _safe(words)
 
 
 def _best(evaluations: Rows) -> dict[str, float]:
@@ -402,18 +475,44 @@ def _plus_minus(row: dict[str, float], prefix: str) -> str:
     return text.number(row[prefix + "mean_reward"]) + (f" ± {text.number(spread)}" if spread is not None else "")
 
 
-def _configuration(run_dir: Path) -> str:
+def _configuration(run_dir: Path, facts: Mapping[str, Any]) -> str:
     try:
         config = read_bounded(run_dir / "config.yaml", _MOST_BYTES).decode(errors="replace")
     except (OSError, LudusError):
         return '<h2>Configuration</h2><div class="card note">This run folder has no config.yaml.</div>'
     folded = f"<summary>config.yaml</summary><pre>{_safe(config)}</pre>"
-    return f'<h2>Configuration</h2><details class="card" style="margin:0">{folded}</details>'
+    return f'<h2>Configuration</h2>{_changed(facts)}<details class="card">{folded}</details>'
+
+
+def _changed(facts: Mapping[str, Any]) -> str:
+    """What is not as the preset has it."""
+    changed = facts.get("changed")
+    if not isinstance(changed, Mapping):
+        return ""
+    pairs = [(n, v) for n, v in changed.items() if isinstance(v, list) and len(v) == 2][:_MOST_FACTS]
+    if not pairs:
+        return '<div class="card note">Every setting is the preset\'s own.</div>'
+    rows = "".join(
+        f"<tr><td>{_safe(plain_text(name, _LONGEST_FACT))}</td><td>{_safe(_setting(before))}</td>"
+        f"<td>{_safe(_setting(now))}</td></tr>"
+        for name, (before, now) in pairs
+    )
+    head = "<th>setting</th><th>preset</th><th>this run</th>"
+    table = f'<table class="tight"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    return f'<div class="card scroll">{table}</div>'
+
+
+def _setting(value: Any) -> str:
+    try:
+        return plain_text(json.dumps(value), 200)
+    except (ValueError, RecursionError):
+        return "…"
 
 
 def _run_facts(facts: Mapping[str, Any], trouble: str) -> str:
     note = f'<div class="note">{_safe(trouble)}</div>' if trouble else ""
-    items = "".join(f"<dt>{_safe(name)}</dt><dd>{_safe(value)}</dd>" for name, value in _flat(facts))
+    told = {name: value for name, value in facts.items() if name != "changed"}
+    items = "".join(f"<dt>{_safe(name)}</dt><dd>{_safe(value)}</dd>" for name, value in _flat(told))
     if not items and not note:
         note = '<div class="note">No run.json: versions and machine are not known.</div>'
     return f'<h2>Run</h2><div class="card">{note}{f"<dl>{items}</dl>" if items else ""}</div>'

@@ -14,14 +14,14 @@ main { max-width: 1160px; margin: 0 auto; padding: 28px 20px 60px; }
 header h1 { margin: 0; font-size: 26px; letter-spacing: -.01em; }
 header p { margin: 2px 0 0; color: var(--soft); overflow-wrap: anywhere; }
 h2 { font-size: 17px; margin: 34px 0 12px; }
-.tiles { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr));
+.tiles { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(135px, 1fr));
   margin-top: 22px; }
 .tile, .chart, .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
 .tile { padding: 14px 16px; }
 .tile span { color: var(--soft); font-size: 13px; }
 .tile b { display: block; font-size: 25px; line-height: 1.25; letter-spacing: -.02em;
   font-variant-numeric: tabular-nums; }
-.tile.good b { color: var(--good); }
+.tile.good { grid-column: span 2; } .tile.good b { color: var(--good); }
 .charts { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); }
 .charts.small { grid-template-columns: repeat(auto-fit, minmax(min(100%, 310px), 1fr)); }
 .chart { margin: 0; padding: 12px 14px 8px; position: relative; }
@@ -63,6 +63,24 @@ tr:last-child td { border-bottom: 0; }
 tr.best td { color: var(--good); font-weight: 600; }
 .tight th, .tight td { padding: 6px 10px; } th small { opacity: .75; }
 .meter { background: linear-gradient(90deg, hsl(var(--h) 65% 48% / .38) var(--p), transparent 0); }
+.words { text-align: left; } .scroll.low { max-height: 424px; } th.words { text-align: left; }
+.maps { display: flex; flex-wrap: wrap; gap: 10px 34px; padding: 14px 16px; align-items: flex-end; }
+.maps figure { margin: 0; } .maps figcaption { margin-bottom: 6px; } .maps .legend { width: 100%; }
+.maps svg { display: block; max-width: 100%; } .table { fill: none; stroke: var(--line); }
+circle.good { fill: var(--good); opacity: .55; } circle.bad { fill: var(--bad); opacity: .85; }
+.failures { display: flex; flex-wrap: wrap; gap: 12px; } .failures .scroll { flex: 1 1 420px; }
+.failures .maps { width: fit-content; max-width: 100%; }
+.spot::before { content: ""; display: inline-block; width: 9px; height: 9px; border-radius: 5px;
+  margin-right: 6px; }
+.switch { float: right; font-weight: 400; } .switch button { border-radius: 7px 0 0 7px; }
+.switch button + button { border-radius: 0 7px 7px 0; border-left: 0; }
+.switch .on { background: var(--c0); border-color: var(--c0); color: var(--card); }
+.spot.good::before { background: var(--good); } .spot.bad::before { background: var(--bad); }
+.replays { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); }
+.bar { display: flex; justify-content: space-between; align-items: center; padding: 8px 14px; font-size: 14px; }
+.about.success, .about.failure { color: var(--c); }
+button { font: inherit; font-size: 13px; color: var(--ink); background: var(--page); cursor: pointer;
+  border: 1px solid var(--line); border-radius: 7px; padding: 2px 10px; }
 .note { color: var(--soft); padding: 14px 16px; }
 .hint { color: var(--soft); margin: 8px 0 0; font-size: 13.5px; } .hint.above { margin: -8px 0 10px; }
 details.card { margin-top: 12px; }
@@ -73,7 +91,7 @@ pre { margin: 0; padding: 4px 16px 16px; overflow: auto;
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 22px; margin: 0; padding: 14px 16px;
   font-size: 14px; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
-iframe { display: block; width: 100%; height: 520px; border: 0; border-radius: 10px; background: #fff; }
+iframe { display: block; width: 100%; height: 520px; border: 0; border-radius: 0 0 10px 10px; background: #fff; }
 a { color: var(--c0); }
 """
 
@@ -104,6 +122,56 @@ const row = (left, right, cls) => {
   const [line, a, b] = ['div', 'span', 'b'].map(tag => document.createElement(tag));
   a.textContent = left; a.className = cls; b.textContent = right; line.append(a, b); return line;
 };
+const clock = JSON.parse(document.getElementById('clock')?.textContent ?? '[]');
+const between = (pairs, from, to, value) => {
+  let i = 1;
+  while (i < pairs.length - 1 && pairs[i][from] < value) i++;
+  const [a, b] = [pairs[i - 1], pairs[i]];
+  return a[to] + (value - a[from]) / (b[from] - a[from]) * (b[to] - a[to]);
+};
+const timeText = s => s < 60 ? s + ' s' : s < 3600 ? s / 60 + ' min' : s / 3600 + ' h';
+const timeTicks = (low, high) => {
+  const sizes = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400, 604800];
+  const size = sizes.find(s => (high - low) / s <= 6) ?? 2592000, ticks = [];
+  for (let t = Math.ceil(low / size) * size; t <= high; t += size) ticks.push(t);
+  return ticks;
+};
+const overTime = chart => {
+  const {x0, x1, left, right} = Object.fromEntries(Object.entries(chart.svg.dataset).map(([k, v]) => [k, +v]));
+  const seconds = px => between(clock, 0, 1, x0 + (px - left) / (right - left) * (x1 - x0));
+  const low = seconds(left), high = Math.max(seconds(right), low + 1e-6);
+  const at = s => left + (s - low) / (high - low) * (right - left);
+  return {move: px => Math.round(10 * at(seconds(px))) / 10, low, high, at};
+};
+const lay = (chart, time) => {
+  const {svg} = chart, over = time ? overTime(chart) : null, move = over ? over.move : x => x;
+  chart.first ??= { x: chart.data.map(s => s.x),
+    paths: [...svg.querySelectorAll('.line,.raw,.band,.lead')].map(p => [p, p.getAttribute('d')]),
+    dots: [...svg.querySelectorAll('.dot')].map(d => [d, +d.getAttribute('cx')]),
+    words: [...svg.querySelectorAll('.lead + .tick')].map(t => [t, +t.getAttribute('x')]) };
+  chart.data.forEach((s, k) => { s.x = chart.first.x[k].map(move); });
+  for (const [path, d] of chart.first.paths)
+    path.setAttribute('d', !time ? d : d.replace(/([ML])(-?[\\d.]+),/g, (_, c, x) => c + move(+x) + ','));
+  for (const [dot, x] of chart.first.dots) dot.setAttribute('cx', move(x));
+  for (const [word, x] of chart.first.words) word.setAttribute('x', move(x - 4) + 4);
+  svg.querySelector('.xticks').style.display = time ? 'none' : '';
+  svg.querySelector('.times')?.remove();
+  if (!time) return;
+  const group = svg.querySelector('.xticks').cloneNode(false);
+  group.setAttribute('class', 'times'); group.style.display = '';
+  for (const tick of timeTicks(over.low, over.high)) {
+    const word = svg.querySelector('.tick').cloneNode(false);
+    word.setAttribute('x', over.at(tick)); word.setAttribute('y', svg.dataset.ticks);
+    word.setAttribute('text-anchor', 'middle'); word.textContent = timeText(tick); group.append(word);
+  }
+  svg.append(group);
+};
+for (const button of document.querySelectorAll('[data-axis]')) button.onclick = () => {
+  for (const other of document.querySelectorAll('[data-axis]')) other.classList.toggle('on', other === button);
+  for (const chart of charts) if (!('alone' in chart.box.dataset)) lay(chart, button.dataset.axis === 'time');
+};
+for (const button of document.querySelectorAll('.full'))
+  button.onclick = () => button.closest('.replay').querySelector('iframe').requestFullscreen();
 for (const chart of charts) {
   chart.svg.addEventListener('pointerleave', hide);
   chart.svg.addEventListener('pointermove', event => {

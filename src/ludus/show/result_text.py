@@ -51,6 +51,8 @@ def failures_of(episodes: Sequence[Episode]) -> list[Episode]:
     """Those that failed; where the environment does not tell success, a tenth with the lowest returns."""
     if any(episode.success is not None for episode in episodes):
         return [episode for episode in episodes if episode.failed]
+    if len({episode.total for episode in episodes}) < 2:
+        return []
     number = min(len(episodes), max(_FEWEST_WORST, round(_WORST_SHARE * len(episodes))))
     return sorted(episodes, key=lambda episode: episode.total)[:number]
 
@@ -66,7 +68,7 @@ def failure_lines(episodes: Sequence[Episode], most: int) -> list[str]:
     failed = failures_of(episodes)
     title = failures_title(episodes, failed)
     if not failed:
-        return [f"{title}."]
+        return [f"{title}."] if episodes and episodes[0].success is not None else ["All returns are the same."]
     rows = [("episode", "return", "length", "start")]
     rows += [(str(e.number), text.number(e.total), _length(e), told_start(e)) for e in failed[:most]]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]

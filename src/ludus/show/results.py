@@ -58,8 +58,8 @@ class Measurement:
 
     @property
     def usual(self) -> bool:
-        """Whether it tells how good the best policy is in the task that it was trained for."""
-        return self.best and self.actions == "deterministic" and not self.settings
+        """Whether it tells how good its policy is in the task that it was trained for."""
+        return self.actions == "deterministic" and not self.settings
 
 
 def keep_measurement(path: Path, measurement: Measurement) -> None:
@@ -92,9 +92,9 @@ def read_measurements(path: Path) -> list[Measurement]:
     return [m for row in rows[-1000:] if (m := _measurement(row)) is not None]
 
 
-def headline(measurements: Sequence[Measurement], best: str) -> Measurement | None:
-    """The measurement that tells how good a run is: of its best checkpoint, with the most episodes, the newest."""
-    usual = [m for m in measurements if m.usual and m.checkpoint == best]
+def headline(measurements: Sequence[Measurement], checkpoint: str) -> Measurement | None:
+    """The measurement that tells how good the policy of a checkpoint is: with the most episodes, the newest."""
+    usual = [m for m in measurements if m.usual and m.checkpoint == checkpoint]
     return max(reversed(usual), key=lambda m: m.result.get("episodes", 0), default=None)
 
 

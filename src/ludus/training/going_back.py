@@ -10,7 +10,7 @@ from ludus.files import sync_folder
 from ludus.training.checkpoint import best_checkpoint, checkpoints_in, mark_best, step_of
 from ludus.training.run_folder import CHECKPOINTS, FINAL, RECORDS, SET_ASIDE, point, pointed_by
 
-_PAGES = ("report.html", "replay.html")  # of what was set aside: they are written anew at the end
+_REPORT = "report.html"  # of what was set aside: it is written anew at the end
 
 
 def set_aside_later(checkpoint: Path) -> Path | None:
@@ -34,9 +34,8 @@ def set_aside_later(checkpoint: Path) -> Path | None:
             mark_best(moved)
         if other == final:
             point(aside / FINAL, moved)
-    for page in _PAGES:
-        if (run / page).exists():
-            (run / page).rename(aside / page)
+    if (run / _REPORT).exists():
+        (run / _REPORT).rename(aside / _REPORT)
     for folder in (checkpoint.parent, aside / CHECKPOINTS, aside, run):
         sync_folder(folder)
     return aside

@@ -24,7 +24,7 @@ EPISODES = "episodes.jsonl"
 RESULTS = "results.json"
 RECORDS = (CONFIG, "run.json", "trust.json", "metrics.jsonl", "evaluation.json", EPISODES, RESULTS, "R_loss.f32")
 _FOLDERS = (CHECKPOINTS, SET_ASIDE, "tb", "tb/by_batch", "wandb", "nan_dump")
-_FILES = (*RECORDS, "report.html", "replay.html", LOCK)
+_FILES = (*RECORDS, "report.html", LOCK)
 # Who has a file or folder of such a name did not get it from a lock that a killed training left behind.
 _TAKEN = (*(name for name in (*_FOLDERS, *_FILES) if name != LOCK), FINAL)
 CHECKPOINT_NAME = re.compile(r"step_[0-9]{1,18}")
