@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 VENV4 := .venv-mujoco4
 MUJOCO_TESTS := $(addprefix tests/test_,$(addsuffix .py,kuka locomotion registration gym_env gym_workers resume \
-  motion_library report record starts ghost warp)) $(wildcard tests/test_humanoid*.py)
+  motion_library report record starts ghost warp check_physics new export)) $(wildcard tests/test_humanoid*.py)
 # A new folder every time, and not from the shell's environment: nothing of the user's is ever overwritten.
 RUN := runs/demo/$(shell date +%Y%m%d-%H%M%S)
 

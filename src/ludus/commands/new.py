@@ -28,9 +28,9 @@ def new(arguments: list[str]) -> None:
         print(*(f"  {line}" for line in facts.lines()), sep="\n")
         commands = {
             f"cd {folder}": "",
-            f"ludus check {env}": "whether the model and the task are sound",
-            f"ludus train {env} --config train.yaml": "" if mjcf else "about a minute on two cores",
-            "python -m pytest": f"the tests in test_{name}.py",
+            f"ludus check {env}": "what is wrong with it?",
+            f"ludus train {env} --config train.yaml": "" if mjcf else "about a minute",
+            "python -m pytest": "its tests",
         }
         width = max(map(len, commands))
         print("", "Next:", *(f"  {line:{width}}  {what}".rstrip() for line, what in commands.items()), sep="\n")
