@@ -51,7 +51,7 @@ MAP = {
     "run": "config envs export policies rewards runs saved_run show training",
     "commands": "algorithms.registry algorithms.summaries config config_files data declared envs errors export "
     "files measuring motion_viewing presets ranges recording rewards runs saved_run scaffold setting_names "
-    "settings show training.run_folder trust",
+    "settings show stages training.run_folder trust",
     "cli": "commands errors version",  # of the verbs their names; it imports the file of the one that is used
     "__main__": "cli",
     "__init__": "algorithms.registry gymnasium_ids nn run runs saved_run training version",

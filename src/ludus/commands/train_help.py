@@ -19,6 +19,7 @@ from ludus.algorithms.summaries import algorithm_summaries
 from ludus.config import TrainConfig
 from ludus.presets.preset import Preset
 from ludus.setting_names import flag_of
+from ludus.stages import read_stages
 
 MOST_LINES, WIDTH = 60, 80
 _MOST_OF_A_SECTION = 12  # lines, of one that FIRST does not name
@@ -100,6 +101,9 @@ def _run_lines(config: TrainConfig) -> Iterator[Line]:
         yield Line(flag_of(name), value_text(getattr(config, name)), docs[name])
     yield Line("--run-dir", "runs/…", "Where the run goes.")
     yield Line("--config", "", "Settings from a YAML file, before the flags.")
+    yield Line("--from", "", "Start with the policy of a run or of RUN@100000.")
+    for number, stage in enumerate(read_stages(config)[:-1], 1):
+        yield Line("--stages" if number == 1 else "", f"stage {number}", stage.told)
 
 
 def _section_lines(config: TrainConfig, section: str, most: int = _MOST_OF_A_SECTION) -> Iterator[Line]:
