@@ -1,8 +1,10 @@
 """What a program says and gets: `ludus.train` of any environment, the `Run` it returns, names without sections."""
 
 import json
+import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -16,6 +18,7 @@ import ludus
 from ludus.envs import given
 from ludus.envs.check import check_env
 from ludus.envs.gym.vector import VectorRows
+from ludus.envs.importing import find_callable
 from ludus.envs.vec import EpisodeStats, VecEnv
 from ludus.errors import CheckpointError, ConfigError, LudusError
 from ludus.run import Environment
@@ -174,6 +177,16 @@ def test_a_strangers_run_gets_nothing_by_an_object_that_nobody_handed_over(tmp_p
     (run / "config.yaml").write_text(text.replace(name, "<os 123456>"))
     with pytest.raises(ConfigError, match="handed over by a program"):
         run.evaluate(episodes=1)
+
+
+def test_a_function_of_the_script_that_runs_is_found_by_the_scripts_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = ModuleType("__main__")
+    script.__file__ = str(tmp_path / "my_script.py")
+    exec("def make(): return None", vars(script))
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    assert find_callable("my_script:make", "", "Gymnasium environment", ("Env",)) is script.make
 
 
 # Vector environments ----------------------------------------------------------------------------

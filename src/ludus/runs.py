@@ -19,6 +19,7 @@ from ludus.config import TrainConfig, to_dict
 from ludus.config_files import PlainDumper
 from ludus.envs import display_of, make_vec_env
 from ludus.envs.given import about_given, told_name
+from ludus.envs.importing import refuse_while_importing
 from ludus.envs.showing import make_shown_env, scene_of
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, LudusError, plain_text
@@ -74,6 +75,7 @@ def train(
     **settings: Any,
 ) -> Path:
     """Train a preset or `gym:ID` and return the run's folder; `ludus.train` tells what the others are."""
+    refuse_while_importing()
     given = {**settings, **(overrides or {})}
     if network is not None:
         given |= {"policy.network": name_of_network(network), "policy.network_kwargs": network_kwargs or {}}

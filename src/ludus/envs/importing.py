@@ -14,10 +14,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ludus.errors import ConfigError, did_you_mean, tell_exception
+from ludus.errors import ConfigError, EnvError, did_you_mean, tell_exception
 
 # Packages whose functions make environments of what another module defines, as pettingzoo's parallel_wrapper_fn.
 _WRAPPING_PACKAGES = ("pettingzoo", "supersuit", "gymnasium")
+_being_imported: list[str] = []  # modules, because a configuration names them
 
 
 def address_of(module: str, name: str, what: str) -> str:
@@ -76,8 +77,8 @@ def _refuse_other_callables(
     if not isinstance(made_by, types.FunctionType):
         kind = type(made_by).__name__
         raise ConfigError(f"{path!r} is a {kind}; it must be a function or class that makes a {what}.")
-    home = made_by.__module__.partition(".")[0]
-    if home not in (module.partition(".")[0], *_WRAPPING_PACKAGES):
+    home = main_name() if made_by.__module__ == "__main__" else made_by.__module__
+    if home.partition(".")[0] not in (module.partition(".")[0], *_WRAPPING_PACKAGES):
         raise ConfigError(
             f"{path!r} is a function of {made_by.__module__!r}. One that makes a {what} must be defined in the "
             f"package that is named, {module.partition('.')[0]!r}."
@@ -99,8 +100,11 @@ def import_module_of(module: str, env_id: str, search_here: bool = True) -> Any:
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # its greeting would mix with our output
     if module not in sys.modules and module == main_name():
         return sys.modules["__main__"]  # imported, it would run a second time
+    _being_imported.append(module)
     try:
         return importlib.import_module(module)
+    except EnvError:
+        raise
     except (Exception, SystemExit) as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is None:
@@ -110,6 +114,17 @@ def import_module_of(module: str, env_id: str, search_here: bool = True) -> Any:
         what = f"The module {module!r}" if itself else f"The package {missing!r} that it needs"
         hint = did_you_mean(module, _siblings(module)) if itself else ""
         raise ConfigError(f"{what} cannot be found for {env_id!r}; is it installed?{hint}") from error
+    finally:
+        _being_imported.pop()
+
+
+def refuse_while_importing() -> None:
+    """A script that trains when it is imported would train again whenever one of its runs is looked at."""
+    if _being_imported:
+        raise EnvError(
+            f"{_being_imported[-1]}.py trains while it is imported. Put what it does below a line "
+            'if __name__ == "__main__": and leave what it defines above.'
+        )
 
 
 def _siblings(module: str) -> list[str]:
