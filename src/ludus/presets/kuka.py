@@ -4,7 +4,7 @@ import dataclasses
 
 from ludus.algorithms.distill.config import DistillConfig, DistillTrainConfig
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
-from ludus.config import EvalConfig, LoopConfig, convert
+from ludus.config import CheckpointConfig, EvalConfig, LoopConfig, convert
 from ludus.envs.kuka.task import KukaConfig
 from ludus.policies.policy import PolicyConfig
 from ludus.presets.preset import Preset
@@ -25,6 +25,25 @@ _PICK_PLACE = PPOTrainConfig(
     ),
     loop=LoopConfig(total_steps=500_000),
     eval=EvalConfig(every=50_000, episodes=100, final_episodes=200),
+)
+
+# A recipe that is often described for this job, with Stable-Baselines3: its numbers, not ours, on fixed places. One
+# arm, 2,048 steps at a time, minibatches of 64, and nothing that helps: no assisted starts, no schedule.
+_SB3 = PPOTrainConfig(
+    env=KukaConfig(num_envs=1, threads=1, fixed=True, assist=0.0, assist_final=0.0, max_steps=200),
+    policy=PolicyConfig(hidden=(64, 64), activation="tanh"),
+    ppo=PPOConfig(
+        horizon=2_048,
+        minibatches=32,
+        update_epochs=10,
+        learning_rate=3e-4,
+        learning_rate_final=3e-4,
+        entropy_coef=0.01,
+        entropy_coef_final=0.01,
+    ),
+    loop=LoopConfig(total_steps=200_000),
+    eval=EvalConfig(every=5_000, episodes=10, stochastic=False, final_episodes=100),
+    checkpoint=CheckpointConfig(every=10_000, keep="all"),
 )
 
 # What the cube weighs, how it slides and how late the arm obeys differs from episode to episode. The policy sees
@@ -94,6 +113,11 @@ PRESETS = [
         "kuka-pick-place",
         "A KUKA iiwa picks a cube up from anywhere on the table and places it on a pad (PPO).",
         _PICK_PLACE,
+    ),
+    Preset(
+        "kuka-sb3",
+        "The same from fixed places, by the recipe usual with Stable-Baselines3: 200,000 steps of one arm (PPO).",
+        _SB3,
     ),
     Preset(
         "kuka-randomized",
