@@ -39,6 +39,7 @@ CASES = {
     "kuka-fixed": Case(
         "kuka-pick-place", 3, 200, "success_rate", 0.99, None, None, ("--env.fixed", "--total-steps", "200000")
     ),
+    "kuka-sb3": Case("kuka-sb3", 3, 100, "success_rate", 0.90),
     "kuka-large": Case("kuka-pick-place-large", 3, 200, "success_rate", 0.97, 0.90, 0.95),
     "cartpole": Case("gym:CartPole-v1", 3, 100, "mean_reward", 475),
     "cartpole-hidden": Case("gym:ludus/CartPoleNoVelocity-v1", 3, 100, "mean_reward", 500),

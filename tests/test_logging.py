@@ -17,10 +17,12 @@ import time
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console as RichConsole
 
+import ludus
 import warm_python
 from ludus.errors import ConfigError, LudusError
 from ludus.show import text
@@ -259,6 +261,22 @@ def test_wandb_resumes_the_same_run_and_logs_by_step(monkeypatch: pytest.MonkeyP
     assert isinstance(options, dict)
     assert (options["id"], options["resume"], sink.run_id) == ("abc", "allow", "abc")
     assert calls[1:] == [("log", (5, {"a": 1.0})), ("finish", None)]
+
+
+def test_wandb_keeps_the_final_and_the_best_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In its offline mode, which writes what it would send."""
+    pytest.importorskip("wandb")
+    for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DATA_DIR": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    settings: dict[str, Any] = {"loop.total_steps": 64, "env.num_envs": 4, "ppo.horizon": 8, "eval.episodes": 2}
+    settings |= {"log.wandb": "test", "log.report": False, "log.tensorboard": False}
+    run = ludus.train("gym:CartPole-v1", tmp_path / "run", console=Console("quiet"), overrides=settings)
+    (written,) = (run.path / "wandb").rglob("run-*.wandb")
+    told = written.read_bytes()
+    assert all(name in told for name in (b"policy.safetensors", b"policy.json", b"config.yaml", b"final", b"best"))
+    (checkpoint,) = (run.path / "checkpoints").glob("step_*")
+    model = (checkpoint / "policy.safetensors").read_bytes()
+    assert model in {file.read_bytes() for file in (tmp_path / "artifacts").rglob("*") if file.is_file()}
 
 
 # Words ----------------------------------------------------------------------------------------------

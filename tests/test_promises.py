@@ -1,6 +1,7 @@
 """What a run tells of itself while it goes: how far it is, how often it evaluates, what an epoch came to."""
 
 import itertools
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import ludus
 from humanoid_envs import flight_clip, standing_clip
 from ludus.algorithms.ppo.config import PPOTrainConfig
+from ludus.cli import run_verb
 from ludus.config import EvalConfig, LoopConfig, make_plan
 from ludus.envs.humanoid.clip import save_clip
 from ludus.presets import all_presets
@@ -19,6 +21,7 @@ from ludus.show.run_state import Level
 from ludus.training.loop import Trainer
 from test_data import write_libero
 
+ROOT = Path(__file__).parents[1]
 Settings = dict[str, Any]
 QUIET: Settings = {"log.report": False, "log.tensorboard": False, "eval.episodes": 2}
 
@@ -137,3 +140,26 @@ def test_the_starts_of_clips_move_at_an_interval_of_their_own(tmp_path: Path) ->
     changed = [number for number, pair in enumerate(itertools.pairwise(shares.of_first), 2) if pair[0] != pair[1]]
     assert changed == [2, 4, 6]
     assert sum("eval/success_rate" in row for row in read_metrics(run / "metrics.jsonl")) == 1
+
+
+def test_kuka_sb3_is_the_described_recipe_to_the_letter() -> None:
+    config = all_presets()["kuka-sb3"].config
+    assert isinstance(config, PPOTrainConfig)
+    steps = config.env.num_envs * config.ppo.horizon
+    assert (steps, steps // config.ppo.minibatches, config.ppo.update_epochs) == (2_048, 64, 10)
+    assert (config.policy.hidden, config.policy.activation) == ((64, 64), "tanh")
+    assert config.loop.total_steps == 200_000
+    assert (config.eval.every, config.eval.episodes) == (5_000, 10)
+    assert (config.checkpoint.every, config.checkpoint.keep) == (10_000, "all")
+    env: Any = config.env
+    assert (env.fixed, env.assist, env.max_steps) == (True, 0.0, 200)
+    plan = make_plan(config, steps, 320)
+    assert plan.lines()[1] == "evaluation every 4,096 steps (5,000 asked)"
+
+
+def test_doctor_knows_every_extra_that_a_user_may_install(capsys: pytest.CaptureFixture[str]) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    with pytest.raises(SystemExit):
+        run_verb("doctor", [])
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines if line.startswith("  ")} >= extras.keys() - {"all", "bench", "dev"}

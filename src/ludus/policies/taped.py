@@ -15,9 +15,10 @@ A module with a hidden state has an attribute `state_size` and takes one step at
 """
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import torch
@@ -51,14 +52,26 @@ def write_gradients(module: nn.Module, outputs: Sequence[Tensor], gradients: Seq
         torch.autograd.backward(list(outputs), [gradient.clone() for gradient in gradients])
 
 
-def taped_numbers(module: nn.Module, inputs: Callable[[int], tuple[Any, ...]]) -> int:
-    """How many numbers autograd holds of each row when the module is called with `inputs(rows)`."""
+class Tape(NamedTuple):
+    """Numbers of each row."""
+
+    held: int  # by autograd, after the module was called
+    back: int  # more, while gradients are passed back
+    untaped: int  # at most, when the module is called without a tape
+
+
+def taped_numbers(module: nn.Module, inputs: Callable[[int], tuple[Any, ...]]) -> Tape:
+    """What a call of the module with `inputs(rows)` takes."""
     small, large = (_saved_numbers(module, inputs(rows)) for rows in (8, 16))
-    return (large - small) // 8
+    return Tape(*((a - b) // 8 for a, b in zip(large, small, strict=True)))
 
 
-def _saved_numbers(module: nn.Module, inputs: tuple[Any, ...]) -> int:
-    """Numbers that autograd keeps of a minibatch, weights left out."""
+def _saved_numbers(module: nn.Module, inputs: tuple[Any, ...]) -> Tape:
+    """Of a minibatch, weights left out.
+
+    The way back frees what it has used: beside a layer's output and all that came before it are the gradients of
+    what the layer gave and of what it took. Without a tape there are what a layer took and, twice, what it gives.
+    """
     # Stand-ins: a tape that outlives this call would bind the weights themselves to the GPU's default stream, and
     # no update could be recorded as a graph.
     weights = {name: weight.detach().requires_grad_() for name, weight in module.named_parameters()}
@@ -74,7 +87,12 @@ def _saved_numbers(module: nn.Module, inputs: tuple[Any, ...]) -> int:
     with taping(), torch.autograd.graph.saved_tensors_hooks(count, lambda nothing: nothing):
         made = torch.func.functional_call(module, weights, inputs)
     features = made[:2] if isinstance(made, tuple) else (made,)  # of actor and critic
-    return sum(saved.values()) + sum(part.numel() for part in features)
+    sizes = list(saved.values())
+    held = sum(sizes) + sum(part.numel() for part in features)
+    layers = list(zip(itertools.accumulate(sizes), sizes, strict=True))[1:]  # the first is what was seen
+    most = max([held, *(before + 2 * size for before, size in layers)])
+    untaped = max([0, *(took + 2 * gave for took, gave in itertools.pairwise(sizes))])
+    return Tape(held, most - held, untaped)
 
 
 def empty_rows(space: gym.spaces.Box, rows: int, device: torch.device | None = None) -> Tensor:
@@ -107,9 +125,17 @@ class TapedEncoder(nn.Module):
 
     def numbers_of_a_step(self) -> tuple[int, int]:
         """How many numbers are held of each step, and how many more while gradients are passed back."""
+        held, back, _ = self._tape()
+        return held, back
+
+    def numbers_of_a_transition(self) -> int:
+        """The same of two observations, the second of which is looked at while the first is taped."""
+        held, back, untaped = self._tape()
+        return held + max(back, untaped)
+
+    def _tape(self) -> Tape:
         device = next(self.parameters()).device
-        held = taped_numbers(self, lambda rows: (empty_rows(self._space, rows, device),))
-        return held, held
+        return taped_numbers(self, lambda rows: (empty_rows(self._space, rows, device),))
 
 
 class ImageEncoder(TapedEncoder):
@@ -205,7 +231,8 @@ class Taped(nn.Module):
             write_gradients(self.module, [actor, critic], [actor_gradient, critic_gradient])
 
     def numbers_of_a_step(self, on_cpu: bool) -> int:
-        return 2 * taped_numbers(self, self._empty_inputs)  # gradients passed back take as much once more
+        held, back, _ = taped_numbers(self, self._empty_inputs)
+        return held + back
 
     def _empty_inputs(self, rows: int) -> tuple[Tensor, Tensor]:
         like = next(self.module.parameters())

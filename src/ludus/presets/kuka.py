@@ -27,8 +27,8 @@ _PICK_PLACE = PPOTrainConfig(
     eval=EvalConfig(every=50_000, episodes=100, final_episodes=200),
 )
 
-# A recipe that is often described for this job, with Stable-Baselines3: its numbers, not ours, on fixed places. One
-# arm, 2,048 steps at a time, minibatches of 64, and nothing that helps: no assisted starts, no schedule.
+# A recipe that is often described for this job, with Stable-Baselines3: its numbers, not ours, on fixed places.
+# One arm, 2,048 steps at a time, minibatches of 64, and nothing that helps: no assisted starts, no schedule.
 _SB3 = PPOTrainConfig(
     env=KukaConfig(num_envs=1, threads=1, fixed=True, assist=0.0, assist_final=0.0, max_steps=200),
     policy=PolicyConfig(hidden=(64, 64), activation="tanh"),

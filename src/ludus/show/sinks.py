@@ -1,7 +1,9 @@
 """Where metrics go: the protocol of a sink, and the tee that feeds several at once."""
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from ludus.errors import LudusError
 
@@ -21,6 +23,18 @@ class MetricSink(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class ModelKeeper(Protocol):
+    """A sink that keeps the trained models, too."""
+
+    name: str
+    required: bool
+
+    def keep_models(self, models: Mapping[str, Sequence[Path]]) -> None:
+        """The files of each: "final", "best"."""
+        ...
+
+
 class Tee:
     """Writes to all sinks. A view that fails is reported once and does not disturb the others."""
 
@@ -35,6 +49,12 @@ class Tee:
     def write(self, step: int, metrics: dict[str, float]) -> None:
         for sink in self._sinks:
             self._attempt(sink, lambda sink=sink: sink.write(step, metrics))  # type: ignore[misc]
+
+    def keep_models(self, models: Mapping[str, Sequence[Path]]) -> None:
+        """At the end of a training, to the sinks that keep them."""
+        for sink in self._sinks:
+            if isinstance(sink, ModelKeeper):
+                self._attempt(sink, partial(sink.keep_models, models))
 
     def flush(self) -> None:
         for sink in self._sinks:

@@ -1,5 +1,6 @@
 """A view of the metrics in Weights & Biases."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,19 @@ class WandbSink:
 
     def write(self, step: int, metrics: dict[str, float]) -> None:
         self._run.log(metrics, step=step)
+
+    def keep_models(self, models: Mapping[str, Sequence[Path]]) -> None:
+        """As versions of one artifact; where two are the same model, it is one version with both names."""
+        import wandb
+
+        names: dict[tuple[Path, ...], list[str]] = {}
+        for name, files in models.items():
+            names.setdefault(tuple(files), []).append(name)
+        for files, aliases in names.items():
+            artifact = wandb.Artifact(f"model-{self.run_id}", type="model")
+            for file in files:
+                artifact.add_file(str(file), name=file.name)
+            self._run.log_artifact(artifact, aliases=aliases)
 
     def flush(self) -> None:
         """W&B sends from its own process; there is nothing to do here."""

@@ -57,7 +57,7 @@ from ludus.training.forecast import Stopwatch, device_line, disk_line
 from ludus.training.interrupt import Interrupt
 from ludus.training.job import Job
 from ludus.training.ram import short_of_memory
-from ludus.training.run_folder import BEST, EPISODES
+from ludus.training.run_folder import BEST, CONFIG, EPISODES
 from ludus.training.staging import Baggage, MakeStage, try_stages
 from ludus.training.starting import start_from
 
@@ -217,7 +217,21 @@ class Trainer:
                 self._notify("on_end")
         if self.complete and (left := self._logged.take()):  # after the last row
             self._write(left)
+        if self.complete:
+            self.sinks.keep_models(self._model_files())
         return self.complete
+
+    def _model_files(self) -> dict[str, list[Path]]:
+        """What is needed to use the final and the best models."""
+        chosen = {"final": checkpoint_path(self.checkpoints, self.step), "best": best_checkpoint(self.checkpoints)}
+        return {
+            name: [
+                self.run_dir / CONFIG,
+                *sorted(f for model in self.job.models for f in folder.glob(f"{model}.*")),
+            ]
+            for name, folder in chosen.items()
+            if folder is not None and folder.exists()
+        }
 
     @property
     def complete(self) -> bool:

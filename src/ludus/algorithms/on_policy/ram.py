@@ -41,11 +41,13 @@ def plan_memory(policy: ActorCritic, schedule: SegmentSchedule, minibatches: int
     record = buffer_shapes(schedule, shape, obs_dtype, policy.head.action_size, policy.state_size)
     steps = schedule.segments * schedule.horizon
     weights = sum(p.numel() * p.element_size() for p in policy.parameters())
+    # Rows that are not kept prepared are gathered for a minibatch, and copied where they are taped.
+    seen = 0 if policy.keeps_inputs else 2 * math.prod(shape) * obs_dtype.itemsize
     noise = 2 * (schedule.columns - 1) * schedule.rows * policy.head.noise_size * 4  # as drawn, and as kept
     return MemoryPlan(
         record=_bytes(record) + noise,
         update=_bytes(update_shapes(policy, schedule)),
-        gradient=4 * (steps // minibatches) * _numbers_of_a_step(policy),
+        gradient=(steps // minibatches) * (4 * _numbers_of_a_step(policy) + seen),
         networks=4 * weights,
         libraries=_CUBLAS_WORKSPACE * (_STREAMS + groups) if policy.device.type == "cuda" else 0,
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 from ludus.algorithms.replay.agents import Agent, make_agent
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.learner import ReplayLearner
+from ludus.algorithms.replay.ram import plan_memory
 from ludus.algorithms.replay.store_job import StoreJob
 from ludus.algorithms.reward.metrics import correlation
 from ludus.algorithms.reward.rrd import RewardLearner, make_reward_model
@@ -23,7 +24,7 @@ from ludus.policies.replay_heads import GreedyHead
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.checkpoint import Model
 from ludus.training.evaluator import PolicyEvaluator
-from ludus.training.ram import refuse_large_networks
+from ludus.training.ram import refuse_large_networks, refuse_what_cannot_fit
 
 _MEASURED = 2048  # transitions on which the learned reward is held against the true one
 _NETWORKS = 3  # a policy and two critics
@@ -47,6 +48,13 @@ class ReplayJob(StoreJob):
         self.waits = device.type == "cpu"
         self._fitted = False  # the reward's units
         self._evaluator = PolicyEvaluator(config, policy)
+
+    def _plan_memory(self, store: int) -> None:
+        """With a replay of so many bytes; refused where it cannot fit."""
+        optimizers = self.learner.optimizers()
+        self.memory_plan = plan_memory(self.learner.agent, optimizers, self.config, store)
+        beside = self.memory_plan.total - store  # the replay is there already
+        refuse_what_cannot_fit(beside, self.memory_plan.line(), self.config.memory_advice, self.device)
 
     def _make_agent(self, policy: ReplayPolicy, config: ReplayTrainConfig) -> Agent:
         """What improves the policy; an algorithm of one's own may have another."""

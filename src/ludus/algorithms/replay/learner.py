@@ -167,19 +167,20 @@ class ReplayLearner(Batches):
         if self.reward_learner is not None:
             self.reward_learner.model.update_normalizer({"obs": obs})
 
-    def _optimizers(self) -> list[FlatAdam]:
+    def optimizers(self) -> list[FlatAdam]:
+        """Of all that is learned."""
         reward = [] if self.reward_learner is None else [self.reward_learner.optimizer]
         return [*self.agent.optimizers, *reward]
 
     def _skipped(self) -> Tensor:
         """Gradient steps since the last call that were left out because they were not finite."""
-        skipped = torch.stack([optimizer.skipped for optimizer in self._optimizers()]).sum()
-        for optimizer in self._optimizers():
+        skipped = torch.stack([optimizer.skipped for optimizer in self.optimizers()]).sum()
+        for optimizer in self.optimizers():
             optimizer.skipped.zero_()
         return skipped
 
     def weights(self) -> list[Tensor]:
-        return [optimizer.flat for optimizer in self._optimizers()]
+        return [optimizer.flat for optimizer in self.optimizers()]
 
     def set_rate_factor(self, factor: float) -> None:
         self.agent.rate.fill_(self.config.learning_rate * factor)

@@ -19,7 +19,6 @@ from ludus.errors import ConfigError
 from ludus.policies.replay_heads import GreedyHead
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.job import Show
-from ludus.training.ram import size
 
 _SPREAD = 1e-3  # a smaller part of the largest reward is no spread
 
@@ -54,6 +53,7 @@ class OfflineJob(ReplayJob):
         self.learner.fixed_scale = True
         batches = config.replay.train_batches
         self.plan = make_plan(config, batches, batches, "batches")
+        self._plan_memory(self.recorded.bytes)
 
     def _field(self, summary: DataSummary) -> tuple[tuple[int, ...], torch.dtype]:
         """The observation, if it is one the policy's environment gives."""
@@ -87,7 +87,7 @@ class OfflineJob(ReplayJob):
         how = f"imitation beside the critic's say of {bc:g}" if bc else "the critic alone, without imitation"
         return [
             self._setting_line(),
-            f"{self.recorded.line()}; {how}; {size(self.recorded.bytes)}",
+            f"{self.recorded.line()}; {how}; {self.memory_plan.line()}",
             f"rewards divided by their spread, {self.reward_scale:.3g}",
             self._batches_line(),
         ]

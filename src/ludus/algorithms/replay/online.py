@@ -6,6 +6,7 @@ from torch import Tensor
 from ludus.algorithms.replay.collector import ReplayCollector
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.job import ReplayJob, make_policy, obs_field
+from ludus.algorithms.replay.ram import drawn_bytes
 from ludus.algorithms.reward.config import check_reward_config
 from ludus.buffers.episodes import EpisodeStore, store_bytes
 from ludus.config import make_plan
@@ -13,11 +14,10 @@ from ludus.envs import make_groups
 from ludus.envs.abilities import interface_of
 from ludus.envs.vec import State, VecEnv, advice_on_faults
 from ludus.errors import ConfigError, TrainingError
-from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.callbacks import Watcher
 from ludus.training.evaluator import limit_warnings
 from ludus.training.job import Show
-from ludus.training.ram import refuse_what_cannot_fit, size
+from ludus.training.ram import refuse_what_cannot_fit
 
 _EPISODES_FOR_UNITS = 10
 _UNKNOWN_LENGTH = 1_000  # steps an episode may take where nobody says
@@ -48,13 +48,14 @@ class OffPolicyJob(ReplayJob):
             self._bytes, f"the replay, {replay.capacity:,} rows", "Make --replay.capacity smaller.", device
         )
         refuse_what_cannot_fit(
-            _drawn_bytes(config, policy),
+            drawn_bytes(config, policy),
             f"{replay.train_batches:,} batches of {replay.batch_size:,} transitions, drawn at once",
             "Make --replay.train-batches or --replay.batch-size smaller.",
             device,
         )
         super().__init__(config, device, policy, EpisodeStore(*shape, device, hidden, frames))
         self.plan = plan
+        self._plan_memory(self._bytes)
         self.grows_by = self._bytes * min(plan.total_steps, replay.capacity) // replay.capacity
         self.collector = ReplayCollector(envs, policy, self.store, config.seed)
         self.collector.timing = self.timing
@@ -111,7 +112,7 @@ class OffPolicyJob(ReplayJob):
         return [
             self._setting_line(),
             f"{envs:,} environment{'s' * (envs > 1)}, {paid}{ratio:.3g} updates a step after {replay.warmup:,} "
-            f"random steps; replay of {replay.capacity:,} rows, {size(self._bytes)}",
+            f"random steps; replay of {replay.capacity:,} rows; {self.memory_plan.line()}",
             self._batches_line(learning * replay.train_batches),
         ]
 
@@ -141,14 +142,6 @@ class OffPolicyJob(ReplayJob):
     def close(self) -> None:
         super().close()
         self.collector.close()
-
-
-def _drawn_bytes(config: ReplayTrainConfig, policy: ReplayPolicy) -> int:
-    """What an iteration's batches need to know, drawn and packed: rows, rewards, discounts and noise of each."""
-    shifts = 2 * 2 * 8 if policy.has_images else 0
-    a_batch = config.replay.batch_size * (2 * 8 + 4 + 4 + 2 * 4 * policy.head.noise_size + shifts)
-    a_batch += 8 * 4 * config.reward.rrd_batch_size if config.reward.learned else 0
-    return 2 * config.replay.train_batches * a_batch
 
 
 def _check(config: ReplayTrainConfig, env: VecEnv, total: int, longest: int) -> tuple[str, ...]:

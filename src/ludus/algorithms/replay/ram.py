@@ -1,0 +1,59 @@
+"""How much memory learning from a replay will take."""
+
+import math
+from dataclasses import dataclass
+
+from ludus.algorithms.optimizer import FlatAdam
+from ludus.algorithms.replay.agents import Agent
+from ludus.algorithms.replay.config import ReplayTrainConfig
+from ludus.policies.replay_policy import ReplayPolicy
+from ludus.policies.taped import TapedEncoder
+from ludus.training.ram import size
+
+
+@dataclass(frozen=True)
+class ReplayMemoryPlan:
+    """Bytes on the device of policy and replay. Environments come on top, and on a CPU the program itself."""
+
+    store: int  # the replay buffer
+    drawn: int  # which transitions an iteration learns from
+    gradient: int  # what one gradient step holds
+    networks: int  # weights, gradients, Adam's moments and target networks
+
+    @property
+    def total(self) -> int:
+        return self.store + self.drawn + self.gradient + self.networks
+
+    def line(self) -> str:
+        parts = {"replay": self.store, "gradient step": self.gradient, "networks": self.networks}
+        return f"memory {size(self.total)}: " + ", ".join(f"{name} {size(n)}" for name, n in parts.items())
+
+
+def plan_memory(
+    agent: Agent, optimizers: list[FlatAdam], config: ReplayTrainConfig, store: int
+) -> ReplayMemoryPlan:
+    """Of a replay that takes `store` bytes."""
+    weights = sum(4 * optimizer.flat.nbytes for optimizer in optimizers)
+    targets = sum(target.nbytes for target in agent.targets.values())
+    gradient = config.replay.batch_size * _bytes_of_a_transition(agent.policy)
+    return ReplayMemoryPlan(store, drawn_bytes(config, agent.policy), gradient, weights + targets)
+
+
+def drawn_bytes(config: ReplayTrainConfig, policy: ReplayPolicy) -> int:
+    """What an iteration's batches need to know, drawn and packed: rows, rewards, discounts and noise of each."""
+    shifts = 2 * 2 * 8 if policy.has_images else 0
+    a_batch = config.replay.batch_size * (2 * 8 + 4 + 4 + 2 * 4 * policy.head.noise_size + shifts)
+    a_batch += 8 * 4 * config.reward.rrd_batch_size if config.reward.learned else 0
+    return 2 * config.replay.train_batches * a_batch
+
+
+def _bytes_of_a_transition(policy: ReplayPolicy) -> int:
+    """Two observations are gathered, maybe shifted, and one is copied to be taped; the rest is computed."""
+    row = math.prod(policy.obs_space.shape)
+    seen = policy.shared_encoder or policy.encoder
+    if isinstance(seen, TapedEncoder):
+        width = 1 if policy.obs_space.dtype == "uint8" else 4
+        return 5 * width * row + 4 * seen.numbers_of_a_transition()
+    # The policy and two critics, on both observations.
+    held, through = seen.numbers_of_a_step()
+    return 2 * 4 * (3 * (held + through) + 2 * row)
