@@ -14,7 +14,17 @@ from ludus.presets import all_presets, preset_summaries
 from warm_python import Completed, ludus_command, python_command, run
 
 SLOW = ("torch", "mujoco", "gymnasium", "numpy", "rich")
-SMALL = ("--env.num-envs", "4", "--ppo.horizon", "8", "--total-steps", "64", "--log.no-report")
+SMALL = (
+    "--env.num-envs",
+    "4",
+    "--ppo.horizon",
+    "8",
+    "--total-steps",
+    "64",
+    "--log.no-report",
+    "--eval.max-steps",
+    "9",
+)
 RAISES = """
 import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
@@ -61,7 +71,7 @@ def test_torch_is_loaded_after_the_command_has_told_its_threads_how_to_wait() ->
 
 def test_every_public_name_is_found_when_it_is_used() -> None:
     program = "import ludus; print([getattr(ludus, name) is not None for name in dir(ludus)])"
-    assert "False" not in python(program).stdout
+    assert "False" not in run(python_command(program)).stdout
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         _ = ludus.trian
 
@@ -134,6 +144,13 @@ def test_debug_shows_the_stack_trace_of_a_worker_process_as_well(tmp_path: Path)
     assert PLACE in done.stderr
     assert "in _answer_requests" in done.stderr  # of the worker
     assert "in run_verb" in done.stderr  # of the trainer
+
+
+def test_debug_shows_the_stack_trace_as_well(tmp_path: Path) -> None:
+    done = broken_env(tmp_path, "--debug")
+    assert done.returncode == 2
+    assert "in run_verb" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("ludus: gym:my_env:Broken-v0 raised in step()")
 
 
 def test_debug_may_be_asked_for_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

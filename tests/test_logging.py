@@ -798,17 +798,18 @@ def test_a_whole_plain_log_has_every_row_and_every_loss_in_order() -> None:
     losses = [float(i) for i in range(1, 251)]
     for iteration in range(5):  # of 50 batches
         console.iteration("said by the losses")
-        console.losses("R_loss", 50 * iteration, losses[50 * iteration : 50 * iteration + 50], 50)
+        some = losses[50 * iteration : 50 * iteration + 50]
+        console.losses("R_loss", 50 * iteration, some, iteration + 3, 50)  # after two of random actions
         console.row(200 * iteration, {"Epoch": 1, "Cycle": iteration + 1})
     lines = [line.strip() for line in stream.getvalue().splitlines() if "R_loss" in line]
     assert lines == [
-        "iteration 1: R_loss 25.5",
+        "iteration 3: R_loss 25.5",
         "batches 1 to 100: R_loss 50.5",
-        "iteration 2: R_loss 75.5",
-        "iteration 3: R_loss 125.5",
+        "iteration 4: R_loss 75.5",
+        "iteration 5: R_loss 125.5",
         "batches 101 to 200: R_loss 150.5",
-        "iteration 4: R_loss 175.5",
-        "iteration 5: R_loss 225.5",
+        "iteration 6: R_loss 175.5",
+        "iteration 7: R_loss 225.5",
     ]
     assert "said by the losses" not in stream.getvalue()
 

@@ -18,7 +18,16 @@ from ludus.settings import apply_overrides, load_config
 from warm_python import ludus_command, run
 
 CARTPOLE, PENDULUM = "gym:CartPole-v1", "gym:Pendulum-v1"
-SMALL = ("--eval.episodes", "1", "--log.no-report", "--log.no-tensorboard", "--run-dir", "r")
+SMALL = (
+    "--eval.episodes",
+    "1",
+    "--eval.max-steps",
+    "9",
+    "--log.no-report",
+    "--log.no-tensorboard",
+    "--run-dir",
+    "r",
+)
 
 
 def config(name: str = CARTPOLE, algo: str = "") -> TrainConfig:
@@ -163,7 +172,7 @@ def test_a_mistake_is_answered_in_a_sentence(words: str, told: str, tmp_path: Pa
 
 def test_the_value_of_a_flag_is_not_taken_for_the_preset(tmp_path: Path) -> None:
     words = ("--run-dir", "forage", "--log.no-report", "gym:CartPole-v1", "--total-steps", "1e2")
-    done = run(ludus_command("train", *words, "--eval.episodes", "1"), cwd=tmp_path)
+    done = run(ludus_command("train", *words, *SMALL[:4]), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "forage" / "config.yaml").exists()
 

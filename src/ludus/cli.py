@@ -114,10 +114,10 @@ def _last_line_alone() -> Iterator[None]:
             yield
     except SystemExit as end:
         if end.code != 2:
-            print(kept.line, file=screen)
+            print(kept.line.strip(), file=screen)
         raise
     else:
-        print(kept.line, file=screen)
+        print(kept.line.strip(), file=screen)
     finally:
         sys.stdout = screen
 

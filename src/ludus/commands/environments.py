@@ -1,6 +1,8 @@
 """`ludus list` and `ludus check`: what can be trained, and whether an environment keeps the contract."""
 
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -9,6 +11,8 @@ import tyro
 from ludus.algorithms.summaries import algorithm_summaries
 from ludus.commands.arguments import Verb, call
 from ludus.presets import OPEN_KINDS, find_preset, preset_summaries
+
+_NARROWEST, _WIDEST = 80, 120
 
 
 def list_presets(arguments: list[str]) -> None:
@@ -29,9 +33,14 @@ def presets_text() -> str:
 
 
 def columns_text(lines: Mapping[str, str]) -> str:
-    """Names, and what they are."""
-    width = max(map(len, lines))
-    return "\n".join(f"  {name:{width}}  {what}" for name, what in lines.items())
+    """Names, and what they are, within the width of the terminal."""
+    indent = 4 + max(map(len, lines))
+    width = max(_NARROWEST, min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST))
+    folded = [
+        textwrap.fill(f"  {name:{indent - 4}}  {what}", width, subsequent_indent=" " * indent)
+        for name, what in lines.items()
+    ]
+    return "\n".join(folded)
 
 
 def check(arguments: list[str]) -> None:

@@ -4,11 +4,12 @@ Names, defaults and words are those of the configuration's own classes; only whi
 """
 
 import ast
-import contextlib
 import dataclasses
+import functools
 import inspect
 import itertools
 import shutil
+import sys
 import textwrap
 import typing
 from collections.abc import Iterator
@@ -174,10 +175,18 @@ def _docs(kind: type) -> dict[str, str]:
     """The words below each field of a dataclass, those of its bases included."""
     docs: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        if dataclasses.is_dataclass(base):
-            with contextlib.suppress(OSError):  # a class of no file
-                docs |= _docs_in(textwrap.dedent(inspect.getsource(base)))
+        docs |= _docs_of(base.__module__, base.__qualname__) if dataclasses.is_dataclass(base) else {}
     return docs
+
+
+@functools.cache
+def _docs_of(module: str, name: str) -> dict[str, str]:
+    """Without those of its bases; none where the class is not at the top of a file."""
+    kind = getattr(sys.modules.get(module), name, None)
+    try:
+        return _docs_in(textwrap.dedent(inspect.getsource(kind))) if isinstance(kind, type) else {}
+    except OSError:
+        return {}
 
 
 def _docs_in(source: str) -> dict[str, str]:

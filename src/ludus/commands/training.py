@@ -26,7 +26,7 @@ def train(arguments: list[str]) -> None:
         print("usage: ludus train PRESET|gym:ID|… [settings] [--run-dir DIR] [--config FILE]\n\nPresets:")
         print(presets_text())
         print("\nEnvironments of other packages, by name: 'ludus list' shows how.")
-        print("'ludus train PRESET --help' shows the settings of a preset, '--help-all' all of them.")
+        print("'ludus train PRESET --help' shows its settings, '--help-all' all of them.")
         sys.exit(0 if {"-h", "--help", "--help-all"} & set(arguments) else 2)
     _train(name, rest)
 

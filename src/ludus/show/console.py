@@ -85,10 +85,10 @@ class Console:
         self.state.iteration = line
         self._show(lambda view: view.iteration(line))
 
-    def losses(self, name: str, first: int, losses: Sequence[float], per_iteration: int) -> None:
-        """The loss of every batch, after those of the `first` batches. Shown in whole plain logs."""
+    def losses(self, name: str, first: int, losses: Sequence[float], iteration: int, size: int) -> None:
+        """The loss of every batch after the `first`, to the end of `iteration`. Shown in whole plain logs."""
         if self.state.every_row:
-            lines = self._loss_lines.add(name, first, losses, per_iteration)
+            lines = self._loss_lines.add(name, first, losses, iteration, size)
             self._show(lambda view: view.losses(lines))
 
     def row(self, step: int, metrics: dict[str, float]) -> None:

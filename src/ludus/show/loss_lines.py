@@ -13,11 +13,11 @@ class LossLines:
         self._some: list[float] = []  # of the hundred that is not complete
         self._iteration: list[float] = []
 
-    def add(self, name: str, first: int, losses: Sequence[float], per_iteration: int) -> list[str]:
-        """The lines that the losses after the `first` batches complete."""
+    def add(self, name: str, first: int, losses: Sequence[float], iteration: int, size: int) -> list[str]:
+        """The lines that the losses after the `first` batches complete. They end with `iteration`, of `size`."""
         if first != self._next:  # a resume, or a return to a checkpoint
             self._next, self._some, self._iteration = first, [], []
-        lines = []
+        lines, end = [], first + len(losses)
         for loss in losses:
             self._next += 1
             self._some.append(loss)
@@ -26,8 +26,9 @@ class LossLines:
                 start = self._next - len(self._some) + 1
                 lines.append(f"batches {start:,} to {self._next:,}: {name} {_mean(self._some):.4g}")
                 self._some = []
-            if self._next % per_iteration == 0:
-                lines.append(f"iteration {self._next // per_iteration:,}: {name} {_mean(self._iteration):.4g}")
+            if (end - self._next) % size == 0:  # counted from the end: the first iterations may have no batches
+                number = iteration - (end - self._next) // size
+                lines.append(f"iteration {number:,}: {name} {_mean(self._iteration):.4g}")
                 self._iteration = []
         return lines
 

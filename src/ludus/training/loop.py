@@ -419,8 +419,8 @@ class Trainer:
                 raise
             self.console.warning(f"The losses of {len(losses)} batches could not be written: {error.strerror}.")
         if self.config.log.every_row:
-            first, part = self.counters.logged_batches, self.plan.batches_per_iteration
-            self.console.losses(self.job.batch_loss, first, losses.tolist(), part)
+            place = self.counters.iteration, self.plan.batches_per_iteration
+            self.console.losses(self.job.batch_loss, self.counters.logged_batches, losses.tolist(), *place)
         self.counters.logged_batches += len(losses)
         known = losses[torch.isfinite(losses)].double()
         self.counters.epoch_loss += float(known.sum())

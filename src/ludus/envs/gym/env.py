@@ -114,7 +114,8 @@ def find_spec(env_id: str) -> EnvSpec:
 
 
 def _import_atari(env_id: str) -> None:
-    missing = [module for module in (ATARI, "cv2") if importlib.util.find_spec(module) is None]
+    packages = {ATARI: "ale-py", "cv2": "opencv-python"}
+    missing = [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise ConfigError(f"{env_id} needs {' and '.join(missing)}: pip install 'ludus[atari]'")
     import_module_of(ATARI, env_id, search_here=False)
