@@ -215,3 +215,12 @@ def test_saving_by_steps_and_by_epochs_at_once_is_refused(tmp_path: Path) -> Non
     both = SETTINGS | {"checkpoint.every": 100, "checkpoint.every_epochs": 2}
     with pytest.raises(ConfigError, match="both say how often to save"):
         ludus.train("gym:CartPole-v1", tmp_path / "run", console=Console("quiet"), overrides=both)
+
+
+@pytest.mark.parametrize("keep", [0, -1, "most", ["all"]])
+def test_a_number_of_checkpoints_that_makes_no_sense_is_refused(keep: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--checkpoint\.keep is .*; it must be .* or 'all'\."):
+        ludus.train(
+            "gym:CartPole-v1", tmp_path / "run", console=Console("quiet"), overrides={"checkpoint.keep": keep}
+        )
+    assert not (tmp_path / "run").exists()

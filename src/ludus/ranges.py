@@ -81,7 +81,7 @@ def _problem(value: Any, hint: Any) -> str:
     """What is wrong with a value, as the end of a sentence; empty if nothing is."""
     marks = typing.get_args(hint)[1:] if typing.get_origin(hint) is typing.Annotated else ()
     kind = typing.get_args(hint)[0] if marks else hint
-    if typing.get_origin(kind) is types.UnionType:  # any of its kinds will do
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):  # any of its kinds will do
         wrong = [_problem(value, part) for part in typing.get_args(kind)]
         return "" if "" in wrong else " or ".join([wrong[0], *(w.removeprefix("it must be ") for w in wrong[1:])])
     if typing.get_origin(kind) is typing.Literal:
