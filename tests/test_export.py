@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import ludus
+from ludus.envs.abilities import interface_of
 from ludus.envs.interface import Interface, column_names, interface_from
 from ludus.envs.mujoco.robot import control_units
 from ludus.errors import LudusError
@@ -83,6 +84,16 @@ def test_a_gymnasium_robot_with_a_memory_exports_its_fields_and_its_state(tmp_pa
     assert said["actions"][1] == {"name": "bshin", "unit": "× 90 N m", "low": -1.0, "high": 1.0}
     assert said["control_dt"] == pytest.approx(0.05)
     assert said["state"] == {"input": "state", "output": "new_state", "size": 4, "begins_with": 0.0}
+
+
+@pytest.mark.parametrize("name", ["kuka-pick-place", "half-cheetah", "humanoid-mimic"])
+def test_our_own_tasks_name_all_their_numbers(name: str) -> None:
+    env = ludus.make_env(name, num_envs=1)
+    interface = interface_of(env)
+    env.close()
+    assert len(set(interface.observations["obs"])) == env.obs_space.shape[0]
+    assert env.action_space.shape == (len(set(interface.actions)),) == (len(interface.units),)
+    assert 0.03 < interface.control_dt <= 0.05
 
 
 def test_choices_are_exported_with_their_number(tmp_path: Path) -> None:

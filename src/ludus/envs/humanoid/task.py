@@ -1,5 +1,6 @@
 """What all tasks of the humanoid share: acting, feeling its own body, starting in the middle of a clip."""
 
+from types import MappingProxyType
 from typing import NamedTuple
 
 import gymnasium as gym
@@ -50,12 +51,16 @@ FEELING = {  # observation terms of every humanoid
 class HumanoidTask(SimTask):
     """One humanoid a row, 30 control steps a second, motors that pull the joints to angles."""
 
+    column_names = MappingProxyType({"joints": JOINTS, "joint_velocity": JOINTS})
+    action_names = JOINTS
+
     def __init__(
         self, name: str, config: HumanoidConfig, library: MotionLibrary, sim: Simulator, goal_size: int
     ) -> None:
         self.config, self.library = config, library
         space = gym.spaces.Box(-1.0, 1.0, (len(JOINTS),), np.float32)
         super().__init__(name, sim, config.max_steps, SELF_SIZE + goal_size, space)
+        self.action_units = (f"× {config.action_scale:g} rad",) * len(JOINTS)
         self._qpos, self._qvel, self._ctrl = (sim.field(field) for field in ("qpos", "qvel", "ctrl"))
         self._body_pos = sim.field("xpos")[:, 1:]  # without the world: [rows, 15, 3]
         self._extremities = torch.tensor(_EXTREMITIES, device=self.device)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ludus.envs.locomotion.gymnasium_sim import GymnasiumSimulator
+from ludus.envs.mujoco.robot import control_names, control_units
 from ludus.envs.mujoco.simulator import Simulator, SimulatorChoice, make_simulator
 from ludus.envs.mujoco.task import Rows, SimTask
 from ludus.envs.mujoco.terms import Table, Term, TermSettings
@@ -174,6 +175,7 @@ class LocomotionTask(SimTask):
         low, high = sim.model.actuator_ctrlrange.astype(np.float32).T
         obs_size = sum(view.shape[1] for view in self.seen.values())
         super().__init__(name, sim, max_steps, obs_size, gym.spaces.Box(low, high, dtype=np.float32))
+        self.action_names, self.action_units = control_names(sim.model), control_units(sim.model)
         # Kept, not read before each step: Gymnasium's lags the state, and a resumed state could not give it.
         self.memory["runner_x"] = self._runner_x()
         self._qpos0 = torch.as_tensor(sim.model.qpos0, dtype=self.dtype, device=self.device)
