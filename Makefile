@@ -11,7 +11,7 @@ RUN := runs/demo/$(shell date +%Y%m%d-%H%M%S)
 # The tests start Python hundreds of times: each would compile all of Ludus again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test test-all test-gpu test-mujoco4 chaos lint bench clean
+.PHONY: help install demo test test-all test-gpu test-mujoco4 chaos lint bench pages docs clean
 
 help:  ## show the verbs
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -22,7 +22,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	  { echo "Ludus needs Python 3.11 or newer; say which with: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[all,dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[all,dev,docs]'
 	@touch $@
 
 install: $(VENV)/.installed  ## set up .venv with everything but the benchmarks' peers
@@ -82,5 +82,13 @@ bench: install  ## speed beside Stable-Baselines3; see benchmarks/README.md for 
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/speed.py
 
+pages: install  ## write docs/benchmarks.md and the figures that pages quote, from benchmarks/results/
+	PYTHONPATH=tools $(BIN)/python tools/pages/write.py
+
+# NO_MKDOCS_2_WARNING: the theme's advertisement is nothing to whoever builds this site.
+docs: install  ## build the site (site/); links that lead nowhere are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	@echo "Read it: $(BIN)/python -m http.server --directory site 8000"
+
 clean:  ## remove the virtual environments and caches, never runs
-	rm -rf $(VENV) $(VENV4) .pytest_cache .mypy_cache .ruff_cache build dist src/*.egg-info
+	rm -rf $(VENV) $(VENV4) .pytest_cache .mypy_cache .ruff_cache build dist site src/*.egg-info

@@ -93,10 +93,10 @@ def _groups(config: TrainConfig) -> Iterator[tuple[str, list[Line]]]:
 
 
 def _run_lines(config: TrainConfig) -> Iterator[Line]:
-    steps, docs = config.loop.total_steps, _docs(type(config))
+    steps, docs = config.loop.total_steps, field_docs(type(config))
     length = str(config.loop.epochs) if config.loop.epochs else value_text(steps)
     name = "epochs" if config.loop.epochs else "total_steps"
-    yield Line(flag_of(name), length, _docs(type(config.loop))[name])
+    yield Line(flag_of(name), length, field_docs(type(config.loop))[name])
     yield Line("--algo", config.algo, " ".join(algorithm_summaries()))
     for name in ("seed", "device"):
         yield Line(flag_of(name), value_text(getattr(config, name)), docs[name])
@@ -113,7 +113,7 @@ def _section_lines(config: TrainConfig, section: str, most: int = _MOST_OF_A_SEC
         return
     names = [field.name for field in dataclasses.fields(part)]
     shown = [name for name in FIRST.get(section, names) if _applies(config, section, name)][:most]
-    docs = _docs(type(part))
+    docs = field_docs(type(part))
     for name in shown:
         value = getattr(part, name)
         prefix = "[no-]" if isinstance(value, bool) else ""
@@ -171,7 +171,7 @@ def _shortened(text: str, most: int) -> str:
     return textwrap.shorten(sentence, most, placeholder=" …")
 
 
-def _docs(kind: type) -> dict[str, str]:
+def field_docs(kind: type) -> dict[str, str]:
     """The words below each field of a dataclass, those of its bases included."""
     docs: dict[str, str] = {}
     for base in reversed(kind.__mro__):

@@ -1,0 +1,170 @@
+"""Measured figures: from `benchmarks/results/*.toml` to docs/benchmarks.md, and to the sentences that quote them.
+
+A result file names its command and machine; each part of it (a text or a table) the commit that recorded it.
+A cell of a table is text, or what was measured: `{ seeds = [99, 100], unit = "%", bar = 97 }`. The mean is worked
+out and the bar is judged here, so no page can call a missed bar met.
+
+A page quotes a figure between `<!-- figure: FILE.NAME -->` and `<!-- end -->`; what stands there is written by
+`make pages` from the file's `quotes`.
+"""
+
+import itertools
+import re
+import statistics
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "benchmarks.md"
+MACHINES = RESULTS / "machines.toml"
+ORDER = ("learning", "speed", "against", "kuka_sb3", "randomization", "memory", "recurrent", "humanoid", "returns",
+         "replay", "rewards", "pixels", "gpu", "overlap", "masks", "taped")  # fmt: skip
+QUOTE = re.compile(r"(<!-- figure: (\w+)\.([\w-]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured on one or more seeds, and the bar it is held to."""
+
+    seeds: list[float]
+    unit: str = ""
+    digits: int = 0
+    bar: float | None = None
+    better: str = "more"
+    every: bool = False
+    """Whether every seed is held to the bar, and not their mean."""
+
+    @property
+    def missed(self) -> bool:
+        if self.bar is None:
+            return False
+        judged = self.seeds if self.every else [self._mean]
+        return min(judged) < self.bar if self.better == "more" else max(judged) > self.bar
+
+    @property
+    def _mean(self) -> float:
+        return round(statistics.fmean(self.seeds), self.digits)
+
+    @property
+    def mean(self) -> str:
+        return self._text(self._mean)
+
+    @property
+    def low(self) -> str:
+        return self._text(min(self.seeds))
+
+    @property
+    def high(self) -> str:
+        return self._text(max(self.seeds))
+
+    @property
+    def each(self) -> str:
+        return ", ".join(_number(value, self.digits) for value in self.seeds)
+
+    def __str__(self) -> str:
+        shown = f"{self.mean} ({self.each})" if len(self.seeds) > 1 else self.mean
+        if self.bar is None:
+            return shown
+        return f"{shown}; bar {self._text(self.bar)}: {'**MISSED**' if self.missed else 'ok'}"
+
+    def _text(self, value: float) -> str:
+        return _number(value, self.digits) + (f" {self.unit}" if self.unit else "")
+
+
+def _number(value: float, digits: int) -> str:
+    text = f"{value:,.{digits}f}"
+    if digits and value == int(value) and abs(value) >= 100:
+        text = f"{value:,.0f}"
+    return text.replace("-", "−")
+
+
+def cell(value: Any) -> Measured | str:
+    """A cell of a result file."""
+    if isinstance(value, dict):
+        return Measured(**value)
+    return _number(value, 0) if isinstance(value, int) else str(value)
+
+
+def results() -> dict[str, Result]:
+    """All result files, in the order of the page."""
+    files = {file.stem: file for file in RESULTS.glob("*.toml") if file != MACHINES}
+    names = sorted(files, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
+    return {name: tomllib.loads(files[name].read_text()) for name in names}
+
+
+def page() -> str:
+    """docs/benchmarks.md."""
+    machines = tomllib.loads(MACHINES.read_text())
+    head = [
+        "# Benchmarks",
+        "<!-- Written by `make pages` from benchmarks/results/: change those files. -->",
+        "Every figure of Ludus, as it was last measured. Below it stand the commit that recorded it, the date and "
+        "the machine. **MISSED** marks a bar that was not met. [How to run them](../benchmarks/README.md).",
+        "Absolute rates move by a quarter with what else the host does; ratios are taken in one run, in turns.",
+        table(["machine", ""], [[f"`{name}`", what] for name, what in machines.items()]),
+    ]
+    return "\n\n".join([*head, *(_section(result) for result in results().values())]) + "\n"
+
+
+def _section(result: Result) -> str:
+    shown = [f"## {result['title']}", f"`{result['command']}`"]
+    for source, parts in itertools.groupby(result["parts"], lambda part: _source(part, result)):
+        shown += [*map(_part, parts), source]
+    return "\n\n".join(shown)
+
+
+def _source(part: Result, result: Result) -> str:
+    return f"*{part['recorded']}, `{part.get('machine', result['machine'])}`*"
+
+
+def _part(part: Result) -> str:
+    if "text" in part:
+        return str(part["text"]).strip()
+    return table(part["columns"], [[cell(value) for value in row] for row in part["rows"]])
+
+
+def table(columns: list[str], rows: list[list[Any]]) -> str:
+    """In Markdown."""
+    lines = [columns, ["---"] * len(columns), *([str(value).replace("|", "\\|") for value in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |".replace("  ", " ") for line in lines)
+
+
+def quoted(text: str, known: dict[str, Result]) -> str:
+    """The page with every quoted figure as the result files have it."""
+    return QUOTE.sub(lambda match: f"{match[1]}{_quote(known[match[2]], match[3])}{match[4]}", text)
+
+
+def _quote(result: Result, name: str) -> str:
+    quote = result["quotes"][name]
+    if "columns" in quote:
+        rows = [[_filled(value, result) for value in row] for row in quote["rows"]]
+        return table(quote["columns"], rows)
+    return _filled(quote["says"], result)
+
+
+def _filled(template: str, result: Result) -> str:
+    """`{table/row/column.mean}` becomes the mean of that cell."""
+
+    def value(match: re.Match[str]) -> str:
+        table, row, column = match[1].split("/", 2)
+        part = next(part for part in result["parts"] if part.get("name") == table)
+        cells = next(cells for cells in part["rows"] if not row or cells[0].strip("`").startswith(row))
+        found = cell(cells[part["columns"].index(column)])
+        return str(getattr(found, match[2])) if match[2] else str(found)
+
+    return re.sub(r"\{([^{}]+?)(?:\.(mean|low|high))?\}", value, template).strip()
+
+
+def written() -> dict[Path, str]:
+    """Every page that holds figures, as it should be."""
+    known = results()
+    pages = {PAGE: page()}
+    for file in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        if file != PAGE and QUOTE.search(text := file.read_text()):
+            pages[file] = quoted(text, known)
+    return pages
