@@ -1,7 +1,8 @@
-"""An environment of one's own: written for Gymnasium, registered in this module, trained.
+"""An environment of one's own, written for Gymnasium: trained as a class, or by the name it is registered under.
 
 python examples/own_environment.py
-PYTHONPATH=examples ludus eval runs/gym-own_environment-Follow-v0/…   (the module's name finds it again)
+PYTHONPATH=examples ludus eval runs/gym-own_environment-Follow/…       (the module's name finds it again)
+PYTHONPATH=examples ludus train gym:own_environment:Follow-v0
 """
 
 import gymnasium as gym
@@ -35,4 +36,5 @@ if "Follow-v0" not in gym.registry:
     gym.register("Follow-v0", entry_point=Follow, max_episode_steps=50)
 
 if __name__ == "__main__":
-    ludus.train("gym:own_environment:Follow-v0", loop={"total_steps": 60_000}, eval={"every": 20_000})
+    run = ludus.train(Follow, env={"max_steps": 50}, total_steps=60_000, eval={"every": 20_000})
+    print(run.evaluate(episodes=100))

@@ -15,11 +15,12 @@ class StopWhenSolved(ludus.Callback):
 
 
 if __name__ == "__main__":
-    folder = ludus.train(
+    run = ludus.train(
         "gym:CartPole-v1",
         callbacks=[StopWhenSolved()],
         seed=1,
-        eval={"every": 10_000},  # sections as dicts …
-        overrides={"ppo.learning_rate": 1e-3},  # … or dotted names
+        learning_rate=1e-3,  # a setting that only one section has needs no section …
+        eval={"every": 10_000},  # … others do
     )
-    print(f"python examples/act_with_a_policy.py {folder}   acts with what was learned")
+    print(run.evaluate(episodes=100))
+    print(f"python examples/act_with_a_policy.py {run}   acts with what was learned")

@@ -220,6 +220,11 @@ def test_filler_rows_of_a_vector_environment_count_for_nothing() -> None:
     assert told[0] == told[1] == told[2]
 
 
+def test_a_vector_environment_keeps_its_number_of_rows(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"handed over with 2 environments and cannot be made with 1: leave"):
+        train(OBJECTS["another VectorEnv"], tmp_path / "run", groups=2)
+
+
 # The run ----------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> ludus.Run:
@@ -237,6 +242,15 @@ def test_a_run_is_a_path(run: ludus.Run) -> None:
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is not a run of Ludus"):
         ludus.Run(tmp_path)
+
+
+def test_trainings_that_begin_in_the_same_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda form: "20260101-120000")
+    first, second = (ludus.train(Follow, console=Console("quiet"), overrides=SMALL) for _ in range(2))
+    assert (first.name, second.name) == ("20260101-120000-0", "20260101-120000-0-2")
 
 
 def test_metrics_of_a_run_are_curves(run: ludus.Run) -> None:

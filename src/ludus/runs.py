@@ -1,6 +1,7 @@
 """What can be done with a run: train, resume, load, evaluate, report, play. Command line and Python share it."""
 
 import importlib.util
+import itertools
 import json
 import shlex
 import sys
@@ -91,7 +92,7 @@ def train(
     if config.log.wandb and importlib.util.find_spec("wandb") is None:  # before anything is written
         raise ConfigError("W&B logging is on, but the package is missing: `pip install 'ludus[wandb]'`.")
     told = told_name(preset)
-    folder = Path(run_dir) if run_dir else Path("runs") / told.replace(":", "-") / _run_name(config.seed)
+    folder = Path(run_dir) if run_dir else _new_folder(Path("runs") / told.replace(":", "-"), config.seed)
     facts = facts_of(preset, config)
     with ExitStack() as held, console or Console() as screen:
         with closing(_trainer(config, folder, facts, screen, callbacks)) as trainer:
@@ -328,8 +329,11 @@ def _clear_leftovers(folder: Path) -> None:
             leftover.unlink(missing_ok=True)
 
 
-def _run_name(seed: int) -> str:
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
+def _new_folder(parent: Path, seed: int) -> Path:
+    """One that no run of the same second has."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
+    names = itertools.chain([name], (f"{name}-{i}" for i in itertools.count(2)))
+    return next(parent / name for name in names if not (parent / name).exists())
 
 
 def _sinks(folder: Path, config: TrainConfig, screen: Console) -> Any:

@@ -50,8 +50,13 @@ def make_custom(config: VecConfig, num_envs: int, device: torch.device | str, ev
         raise EnvError(f"{name} could not be made: {tell_exception(error)}") from error
     if isinstance(env, VectorEnv):
         env = VectorRows(env, name)
-    fixed = is_given(config.factory) and not takes_number(factory)  # it has the rows that it has
-    _check_contract(env, name, None if fixed and evaluation else num_envs, torch.device(device))
+    fixed = is_given(config.factory) and not takes_number(factory)
+    _check_contract(env, name, None if fixed else num_envs, torch.device(device))
+    if fixed and not evaluation and env.num_rows != num_envs * env.agents_per_env:
+        raise ConfigError(
+            f"{name} was handed over with {env.num_rows // env.agents_per_env} environments and cannot be made "
+            f"with {num_envs}: leave num_envs and groups out, or hand over a function of num_envs that makes it."
+        )
     return env
 
 

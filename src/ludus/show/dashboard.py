@@ -223,7 +223,9 @@ class Dashboard:
             f"rollout/{m.metric}": f"{m.label}, {m.unit}" if m.unit else m.label for m in state.display.headline
         }
         others = [
-            n for n in state.metrics if n.startswith("rollout/") and n not in words and n != "rollout/episodes"
+            n
+            for n in state.metrics
+            if n.startswith(("rollout/", "env/")) and n not in words and n != "rollout/episodes"
         ]
         for name in [*words, *others[:_TASK_ROWS], *state.logged[:_LOGGED_ROWS]]:
             if name not in state.metrics:
