@@ -13,6 +13,7 @@ from torch import Tensor
 import ludus
 from ludus.algorithms.replay.job import ReplayJob
 from ludus.errors import CheckpointError, ConfigError
+from ludus.run import Run
 from ludus.show.console import Console
 from ludus.training.checkpoint import checkpoints_in, load_model_weights, load_training
 from ludus.training.loop import Trainer
@@ -161,6 +162,12 @@ def test_an_actor_of_another_algorithm_brings_its_layers_but_no_critics(sources:
     fresh = Start()
     train("sac", tmp_path / "fresh", fresh)
     assert all(torch.equal(start.beside[path], fresh.beside[path]) for path in fresh.beside)
+
+
+def test_a_path_and_a_run_can_be_started_from(sources: Any, tmp_path: Path) -> None:
+    first = train("ppo", tmp_path / "first", start_from=sources("ppo"))
+    second = train("ppo", tmp_path / "second", start_from=Run(first))
+    assert yaml.safe_load((second / "config.yaml").read_text())["start_from"].startswith(f"{first}@")
 
 
 def test_another_activation_is_told(sources: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
@@ -276,4 +277,6 @@ def to_dict(config: Any) -> Any:
         values = {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
         kind = next((name for name, cls in ENV_KINDS.items() if type(config) is cls), None)
         return {"kind": kind, **values} if kind else values
+    if isinstance(config, os.PathLike):  # a Run is one
+        return os.fspath(config)
     return list(config) if isinstance(config, tuple) else config
