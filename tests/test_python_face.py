@@ -1,6 +1,8 @@
 """What a program says and gets: `ludus.train` of any environment, the `Run` it returns, names without sections."""
 
+import copy
 import json
+import pickle
 import sys
 import threading
 from pathlib import Path
@@ -237,6 +239,12 @@ def test_a_run_is_a_path(run: ludus.Run) -> None:
     assert not isinstance(run / "config.yaml", ludus.Run)
     assert (run / "config.yaml").read_text() == run.joinpath("config.yaml").read_text()
     assert str(ludus.Run(str(run))) == str(run)
+    assert copy.deepcopy(run) == pickle.loads(pickle.dumps(run)) == run
+
+
+def test_a_run_is_where_another_training_starts(run: ludus.Run, tmp_path: Path) -> None:
+    tuned = train("gym:CartPole-v1", tmp_path / "tuned", start_from=run)
+    assert run_config(tuned).start_from.startswith(str(run))
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

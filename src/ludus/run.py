@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -99,8 +100,8 @@ class Run(_Path):
     without a name.
     """
 
-    _trust: bool
-    _which: str  # of its policies; empty: the best
+    _trust = False
+    _which = ""  # of its policies; empty: the best
 
     def __new__(cls, run: str | Path, trust: bool = False, env: Environment | None = None) -> Run:
         folder, which = read_address(run)
@@ -115,14 +116,18 @@ class Run(_Path):
             super().__init__(read_address(run).folder)  # type: ignore[call-arg]
 
     def with_segments(self, *parts: Any) -> Path:
-        """What lies in a run is no run."""
+        """What lies in a run, or beside it, is a plain path."""
         return Path(*parts)
 
-    def __truediv__(self, part: Any) -> Path:  # type: ignore[override]
-        return Path(self) / part
+    if sys.version_info < (3, 12):  # which makes such paths in another way
 
-    def joinpath(self, *parts: Any) -> Path:  # type: ignore[override]
-        return Path(self, *parts)
+        @classmethod
+        def _from_parsed_parts(cls, *parsed: Any) -> Path:
+            made: Path = _Path._from_parsed_parts(*parsed)  # type: ignore[attr-defined]
+            return made
+
+    def __reduce__(self) -> Any:
+        return type(self), (str(self), self._trust)  # a plain path would be made of its parts
 
     @property
     def path(self) -> Path:
