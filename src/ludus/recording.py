@@ -16,7 +16,7 @@ from ludus.data.writing import DemoRows, LiberoWriter, check_target
 from ludus.envs.kuka.behaviour import Act, Behaviour
 from ludus.envs.kuka.scripted import scripted_action
 from ludus.envs.kuka.task import SUBSTEPS, KukaConfig, KukaPickPlace, scene_path
-from ludus.envs.mujoco.cameras import Cameras, Motion
+from ludus.envs.mujoco.cameras import Motion, SceneCameras
 from ludus.envs.mujoco.task import Score
 from ludus.envs.vec import derive_seed
 from ludus.errors import ConfigError, DataError
@@ -256,7 +256,7 @@ def _images(takes: list[_Take], size: int) -> Iterator[dict[str, np.ndarray]]:
     if not size:
         yield from ({} for _ in takes)
         return
-    with Cameras(scene_path(), tuple(CAMERAS.values()), size) as cameras:
+    with SceneCameras(scene_path(), tuple(CAMERAS.values()), size) as cameras:
         for images in cameras.draw(take.motion for take in takes):
             yield {key: images[camera] for key, camera in CAMERAS.items()}
 

@@ -76,12 +76,12 @@ def record_replays(
         scene = scene_of(env)
         if scene is None:
             return _picture_pages(env, policy, title, cast)
-        dt = _seconds_per_step(env)
+        dt = seconds_per_step(env)
         most = replays.MAX_FRAMES
         if isinstance(env, Shown):
-            episodes, most = _play_pieces(env, policy, ranked, dt), _MOST_PIECE_FRAMES
+            episodes, most = play_pieces(env, policy, ranked, dt), _MOST_PIECE_FRAMES
         else:
-            episodes = play_cast(env, policy, cast, _pose, _MOST_FRAMES)
+            episodes = play_cast(env, policy, cast, pose_of, _MOST_FRAMES)
         groups = _groups(episodes)
         return [_scene_page(scene, dt, most // len(groups), about, group, title) for about, group in groups]
     finally:
@@ -147,7 +147,7 @@ def _caption(number: int, played: Evaluation, place: int) -> str:
     return f"episode {number}: {'success' if success[place] >= 0.5 else 'failure'} after {steps} steps"
 
 
-def _play_pieces(env: VecEnv, policy: Policy, ranked: Sequence[str], dt: float) -> list[Recorded]:
+def play_pieces(env: VecEnv, policy: Policy, ranked: Sequence[str], dt: float) -> list[Recorded]:
     """One episode of every piece, or of a dozen from the worst to the best."""
     assert isinstance(env, Shown)
     played = []
@@ -176,7 +176,7 @@ def play_live(env: VecEnv, policy: Policy, title: str, port: int, seconds: float
     live, label = _Live(env, policy), "Next episode"
     if isinstance(env, Shown):
         live, label = _LivePieces(env, policy), env.next_label
-    viewer.play(scene, live.advance, _seconds_per_step(env), port, seconds, live.restart, title, next_label=label)
+    viewer.play(scene, live.advance, seconds_per_step(env), port, seconds, live.restart, title, next_label=label)
 
 
 class _Live:
@@ -197,7 +197,7 @@ class _Live:
         if bool(step.done[0]):
             self._ended(step)
             self._total, self._steps = 0.0, 0
-        frame = _pose(self._env, 0)
+        frame = pose_of(self._env, 0)
         return frame["qpos"], frame.get("mocap_pos"), frame.get("mocap_quat"), self._told()
 
     def restart(self) -> None:
@@ -247,14 +247,14 @@ class _LivePieces(_Live):
 @torch.no_grad()
 def _play_episode(env: VecEnv, actor: Actor, obs: Tensor, most: int) -> tuple[list[Frame], Step]:
     """Frames and the last step of one episode, or of its start."""
-    frames = [_pose(env, 0)]
+    frames = [pose_of(env, 0)]
     while True:
         step = env.step(actor.act(obs))
         actor.forget(step.done)
         obs = step.obs
         if bool(step.done[0]) or len(frames) == most:
             return frames, step
-        frames.append(_pose(env, 0))
+        frames.append(pose_of(env, 0))
 
 
 def _picture_pages(env: VecEnv, policy: Policy, title: str, cast: Cast) -> list[replays.Page]:
@@ -262,15 +262,15 @@ def _picture_pages(env: VecEnv, policy: Policy, title: str, cast: Cast) -> list[
     if not hasattr(env, "frame"):
         return []
     env.reset(_SEED)
-    if _picture(env, 0) is None:
+    if picture_of(env, 0) is None:
         return []
     fps = getattr(env, "frame_rate", 30)
     if env.agents_per_env > 1:
-        return [replays.Page(replays.frames_html(_team_pictures(env, policy), fps, title))]
+        return [replays.Page(replays.frames_html(team_pictures(env, policy), fps, title))]
     few = replace(cast, failures=cast.failures[:_MOST_PICTURED], successes=cast.successes[:_MOST_PICTURED])
     most = _MOST_PICTURES // max(1, len(few.numbers))
     every = max(1, math.ceil(cast.longest / most))  # the end of an episode is what tells how it went
-    episodes = play_cast(env, policy, few, _picture, most, every)
+    episodes = play_cast(env, policy, few, picture_of, most, every)
     pages = []
     for about, group in _groups(episodes):
         films = [(episode.frames, episode.caption) for episode in group]
@@ -279,11 +279,11 @@ def _picture_pages(env: VecEnv, policy: Policy, title: str, cast: Cast) -> list[
 
 
 @torch.no_grad()
-def _team_pictures(env: VecEnv, policy: Policy) -> list[np.ndarray]:
+def team_pictures(env: VecEnv, policy: Policy) -> list[np.ndarray]:
     """Of one episode of several agents, some of which may end before the others."""
     obs, pictures, actor = env.reset(_SEED), [], policy.actor()
     for _ in range(_MOST_PICTURES):
-        picture = _picture(env, 0)
+        picture = picture_of(env, 0)
         if picture is None:
             break
         pictures.append(picture)
@@ -296,7 +296,7 @@ def _team_pictures(env: VecEnv, policy: Policy) -> list[np.ndarray]:
     return pictures
 
 
-def _picture(env: VecEnv, row: int) -> np.ndarray | None:
+def picture_of(env: VecEnv, row: int) -> np.ndarray | None:
     frame: Callable[[int], np.ndarray | None] = getattr(env, "frame")  # noqa: B009 (not every environment has it)
     try:
         return frame(row)
@@ -304,12 +304,12 @@ def _picture(env: VecEnv, row: int) -> np.ndarray | None:
         raise LudusError(f"{env.name} cannot draw itself: {error}") from error
 
 
-def _seconds_per_step(env: VecEnv) -> float:
+def seconds_per_step(env: VecEnv) -> float:
     model: mujoco.MjModel = getattr(env, "mj_model")  # noqa: B009 (what is drawn may be another)
     return getattr(env, "substeps", 1) * float(model.opt.timestep)
 
 
-def _pose(env: VecEnv, row: int) -> Frame:
+def pose_of(env: VecEnv, row: int) -> Frame:
     if isinstance(env, Shown):
         return env.drawn()
     if isinstance(env, SimTask):

@@ -22,6 +22,7 @@ COMMANDS = {
     "eval": Command("runs", "RUN", "measure its policy", "ludus eval RUN --episodes 200"),
     "play": Command("runs", "RUN", "watch it in the browser"),
     "report": Command("runs", "RUN", "curves and 3-D replay in one HTML page"),
+    "video": Command("runs", "RUN [FILE.mp4|gif]", "a film of its policy"),
     "export": Command("runs", "RUN FILE.onnx", "the policy, normaliser inside, for other programs"),
     "data": Command("data", "info FILE…", "what recorded data holds, and what is odd about it"),
     "motions": Command("motions", "import|check …", "bring and check clips of motion for the humanoid"),

@@ -15,6 +15,7 @@ from ludus.errors import LudusError
 
 _EXTRAS = {
     "viz": (["viser", "mjviser"], "ludus play and the 3-D replay"),
+    "video": (["imageio_ffmpeg"], "MP4 by ludus video; a GIF needs nothing"),
     "onnx": (["onnx", "onnxscript", "onnxruntime"], "ludus export"),
     "wandb": (["wandb"], "logging to Weights & Biases"),
     "data": (["h5py"], "recorded data: --data, ludus record, ludus data, ludus label"),

@@ -1,4 +1,4 @@
-"""`ludus eval`, `play`, `report` and `export`: what a run has learned."""
+"""`ludus eval`, `play`, `report`, `video` and `export`: what a run has learned."""
 
 import json
 from dataclasses import asdict
@@ -136,6 +136,39 @@ def report(arguments: list[str]) -> None:
     call(command, arguments, "ludus report")
 
 
+def video(arguments: list[str]) -> None:
+    def command(
+        run: tyro.conf.Positional[Path],
+        file: tyro.conf.Positional[Path | None] = None,
+        /,
+        episodes: int = 4,
+        failures: Annotated[bool, Flag] = False,
+        fps: float | None = None,
+        size: str = "640x480",
+        seed: int | None = None,
+        clip: str = "",
+        trust: Annotated[bool, Flag] = False,
+    ) -> None:
+        """Write a film of a run's policy, MP4 or GIF, for any environment that can be drawn.
+
+        Args:
+            run: Folder of the run: its best policy; RUN@final, RUN@newest or RUN@100000: that of a checkpoint.
+            file: Where to, ending in .mp4 (extra ludus[video]) or .gif; by default video.mp4 in the run.
+            episodes: How many, on new starts as in ludus eval; of a humanoid that follows clips: how many clips.
+            failures: Only episodes that failed; where success is not told, those with the lowest returns.
+            fps: Pictures a second; by default every step, at most 50. It always plays in real time.
+            size: Width x height in pixels; environments that draw themselves have a size of their own.
+            seed: Of the starts; by default the run's own.
+            clip: Clips to follow: names, files or folders, with commas between; by default those trained on.
+            trust: Import the code that the run names, though you did not train it on this machine.
+        """
+        from ludus.filming import film_run
+
+        print(film_run(run, file, episodes, failures, fps, size, seed, clip, trust))
+
+    call(command, arguments, "ludus video")
+
+
 def export(arguments: list[str]) -> None:
     def command(
         run: tyro.conf.Positional[Path], file: tyro.conf.Positional[Path], trust: Annotated[bool, Flag] = False
@@ -187,4 +220,4 @@ def _shortened(names: list[str], most: int = 70) -> str:
     return told if len(told) <= most else f"{told[:most].rpartition(',')[0]}, …"
 
 
-VERBS: dict[str, Verb] = {"eval": evaluate, "play": play, "report": report, "export": export}
+VERBS: dict[str, Verb] = {"eval": evaluate, "play": play, "report": report, "video": video, "export": export}

@@ -181,10 +181,15 @@ def traveller(model: mujoco.MjModel) -> int:
     return max(roots, key=lambda b: float(model.body_subtreemass[b]), default=0)
 
 
-def _view_direction(model: mujoco.MjModel) -> np.ndarray:
-    """Where the camera looks: as the model's author wished, or from a side that suits most robots."""
+def view_angles(model: mujoco.MjModel) -> tuple[float, float]:
+    """Azimuth and elevation in degrees: as the model's author wished, or from a side that suits most robots."""
     view = (float(model.vis.global_.azimuth), float(model.vis.global_.elevation))
-    azimuth, elevation = np.radians(_PLEASANT_VIEW if view == _MUJOCO_DEFAULT_VIEW else view)
+    return _PLEASANT_VIEW if view == _MUJOCO_DEFAULT_VIEW else view
+
+
+def _view_direction(model: mujoco.MjModel) -> np.ndarray:
+    """Where the camera looks."""
+    azimuth, elevation = np.radians(view_angles(model))
     return np.array(
         [
             math.cos(elevation) * math.cos(azimuth),

@@ -11,7 +11,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import mujoco
 import numpy as np
@@ -31,15 +31,14 @@ class Motion(NamedTuple):
     mocap_pos: np.ndarray  # [frames, nmocap, 3]
 
 
-class Cameras:
-    """`with Cameras(scene, ("agentview",), 64) as cameras: for images in cameras.draw(motions)`.
+M = TypeVar("M")  # what is drawn
 
-    Images are as OpenGL draws them, upside down. Without `sky` what lies behind everything is black, which is
-    drawn twice as fast.
-    """
 
-    def __init__(self, scene: Path, names: tuple[str, ...], size: int, workers: int = 0, sky: bool = True) -> None:
-        self._recipe = str(scene), names, size, sky
+class Cameras(Generic[M]):
+    """Processes that draw. A painter, made of `arguments` in each of them, says how."""
+
+    def __init__(self, painter: type, arguments: tuple[Any, ...], workers: int = 0) -> None:
+        self._recipe = painter, *arguments
         self._count = workers or min(os.cpu_count() or 1, _MOST_WORKERS)
         self._workers: list[tuple[Any, Connection]] = []
 
@@ -71,8 +70,8 @@ class Cameras:
                 process.kill()
         self._workers = []
 
-    def draw(self, motions: Iterable[Motion]) -> Iterator[dict[str, np.ndarray]]:
-        """Images of each motion by camera, each [frames, size, size, 3] uint8, in the order given."""
+    def draw(self, motions: Iterable[M]) -> Iterator[dict[str, np.ndarray]]:
+        """Images of each motion by camera, each [frames, height, width, 3] uint8, in the order given."""
         busy: list[Connection] = []
         waiting = iter(motions)
         for (_, connection), motion in zip(self._workers, waiting, strict=False):
@@ -110,6 +109,17 @@ class Cameras:
             _receive(connection)
 
 
+class SceneCameras(Cameras[Motion]):
+    """`with SceneCameras(scene, ("agentview",), 64) as cameras: for images in cameras.draw(motions)`.
+
+    Images are as OpenGL draws them, upside down. Without `sky` what lies behind everything is black, which is
+    drawn twice as fast.
+    """
+
+    def __init__(self, scene: Path, names: tuple[str, ...], size: int, workers: int = 0, sky: bool = True) -> None:
+        super().__init__(_Painter, (str(scene), names, size, sky), workers)
+
+
 def _receive(connection: Connection) -> dict[str, np.ndarray]:
     try:
         answer = connection.recv()
@@ -121,11 +131,11 @@ def _receive(connection: Connection) -> dict[str, np.ndarray]:
 
 
 # In the processes that draw -----------------------------------------------------------------------
-def _serve(connection: Connection, scene: str, names: tuple[str, ...], size: int, sky: bool) -> None:
+def _serve(connection: Connection, make_painter: Any, *arguments: Any) -> None:
     """Says first whether it can draw, then draws motions until the pipe is closed."""
     with suppress(EOFError, OSError, KeyboardInterrupt):
         try:
-            with _Painter(scene, names, size, sky) as painter:
+            with make_painter(*arguments) as painter:
                 connection.send({})
                 while True:
                     connection.send(painter.draw(connection.recv()))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.mujoco.cameras import Cameras, Motion
+from ludus.envs.mujoco.cameras import Motion, SceneCameras
 from ludus.envs.mujoco.simulator import Simulator
 from ludus.envs.mujoco.task import Rows
 
@@ -39,7 +39,7 @@ class DrawnEyes:
         self._names, self._workers = cameras, min(workers, sim.num_sims)
         self._qpos = sim.field("qpos")
         self._mocap = sim.field("mocap_pos") if sim.model.nmocap else torch.zeros((sim.num_sims, 0, 3))
-        self._cameras = Cameras(scene, cameras, size, self._workers, sky=False)
+        self._cameras = SceneCameras(scene, cameras, size, self._workers, sky=False)
         self._cameras.__enter__()
 
     def see(self, rows: Rows) -> list[Tensor]:

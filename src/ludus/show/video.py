@@ -1,0 +1,118 @@
+"""Pictures as a film: MP4 by ffmpeg, GIF by Pillow."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ludus.errors import ConfigError, LudusError, plain_text
+from ludus.files import temporary_beside
+
+_PAUSE_S = 0.6  # at an episode's end, to see how it came out
+ENDINGS = (".mp4", ".gif")
+
+
+class Clip(NamedTuple):
+    """One episode of a film."""
+
+    pictures: Sequence[np.ndarray]  # each [height, width, 3] uint8
+    caption: str
+
+
+def has_ffmpeg() -> bool:
+    try:
+        import imageio_ffmpeg  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def refuse_ending(path: Path) -> None:
+    """A sentence where a film cannot be written under this name, before it is drawn."""
+    if path.suffix.lower() not in ENDINGS:
+        raise ConfigError(f"{path} must end in .mp4 or .gif.")
+    if path.suffix.lower() == ".mp4" and not has_ffmpeg():
+        raise LudusError(f"{path}: an MP4 needs ffmpeg, `pip install 'ludus[video]'`; a .gif needs nothing more.")
+
+
+def write_video(path: Path, clips: Sequence[Clip], fps: float) -> None:
+    """Write the film whole or not at all. The file's ending says its kind."""
+    refuse_ending(path)
+    if not clips or not all(len(clip.pictures) for clip in clips):
+        raise LudusError("There is nothing to film: no episode was drawn.")
+    temporary = temporary_beside(path)
+    try:
+        write = _write_mp4 if path.suffix.lower() == ".mp4" else _write_gif
+        write(temporary, _frames(clips, fps), fps)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise LudusError(f"Cannot write {path}: {error.strerror or error}.") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _frames(clips: Sequence[Clip], fps: float) -> Iterator[np.ndarray]:
+    """Every picture with its caption, all of the size of the first, the last of an episode for a while."""
+    shape = _even(clips[0].pictures[0]).shape
+    for clip in clips:
+        title = _title(shape, clip.caption)
+        for picture in clip.pictures:
+            last = _fitted(_even(picture), shape).copy()
+            last[: len(title)] = np.where(title[..., 3:] > 0, title[..., :3], last[: len(title)])
+            yield last
+        for _ in range(round(_PAUSE_S * fps)):
+            yield last
+
+
+def _even(picture: np.ndarray) -> np.ndarray:
+    """Encoders take sides of even length."""
+    height, width = (side - side % 2 for side in picture.shape[:2])
+    return np.ascontiguousarray(picture[:height, :width, :3], dtype=np.uint8)
+
+
+def _fitted(picture: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if picture.shape == shape:
+        return picture
+    from PIL import Image
+
+    return np.asarray(Image.fromarray(picture).resize((shape[1], shape[0])))
+
+
+def _title(shape: tuple[int, ...], caption: str) -> np.ndarray:
+    """[rows, width, 4] the caption, to be laid over the top of every picture."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    size = max(10, shape[0] // 28)
+    image = Image.new("RGBA", (shape[1], min(shape[0], size + 16)))
+    font: Any = ImageFont.load_default(size)
+    draw = ImageDraw.Draw(image)
+    draw.fontmode = "1"  # no soft edges: a pixel is of the caption or not
+    draw.text((8, 6), plain_text(caption, 120), font=font, fill="white", stroke_width=2, stroke_fill="black")
+    return np.asarray(image)
+
+
+def _write_mp4(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
+    import imageio_ffmpeg
+
+    first = next(frames)
+    size = first.shape[1], first.shape[0]
+    writer = imageio_ffmpeg.write_frames(
+        str(path), size, fps=fps, codec="libx264", macro_block_size=2, output_params=["-f", "mp4"]
+    )
+    writer.send(None)
+    try:
+        writer.send(first.tobytes())
+        for frame in frames:
+            writer.send(frame.tobytes())
+    finally:
+        writer.close()
+
+
+def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
+    from PIL import Image
+
+    images = [Image.fromarray(frame).quantize(128, dither=Image.Dither.NONE) for frame in frames]
+    milliseconds = max(20, 10 * round(100 / fps))  # viewers take anything shorter for a tenth of a second
+    images[0].save(path, "GIF", save_all=True, append_images=images[1:], duration=milliseconds, loop=0)

@@ -1,0 +1,110 @@
+"""`ludus video`: a film of a run's policy."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ludus
+from ludus.errors import ConfigError, LudusError
+from ludus.filming import film_run
+from ludus.show import video
+from ludus.show.console import Console
+from ludus.show.results import episodes_of, read_measurements
+from ludus.show.video import Clip, write_video
+from test_results import CARTPOLE, KUKA
+
+
+def frames_of(path: Path) -> list[np.ndarray]:
+    """Every picture of a film."""
+    from PIL import Image, ImageSequence
+
+    if path.suffix == ".gif":
+        return [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(Image.open(path))]
+    reader = pytest.importorskip("imageio_ffmpeg").read_frames(str(path))
+    width, height = next(reader)["size"]
+    return [np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in reader]
+
+
+@pytest.fixture(scope="module")
+def kuka(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("kuka") / "run"
+    return ludus.train("kuka-pick-place", folder, console=Console("quiet"), overrides=KUKA)
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cartpole") / "run"
+    return ludus.train("gym:CartPole-v1", folder, console=Console("quiet"), overrides=CARTPOLE)
+
+
+def test_a_gymnasium_environment_is_filmed_as_a_gif(cartpole: Path, tmp_path: Path) -> None:
+    lengths = [e.length for e in episodes_of(read_measurements(cartpole / "results.json")[0].episodes, {})]
+    frames = frames_of(film_run(cartpole, tmp_path / "film.gif", episodes=1, fps=50))
+    assert frames[0].shape == (400, 600, 3)
+    assert 0 < len(frames) <= lengths[0] + 30 + 1  # Pillow leaves out pictures that do not differ
+    assert any(not np.array_equal(frames[0], frame) for frame in frames[1:])
+
+
+def test_failures_of_the_kuka_are_filmed_as_an_mp4(kuka: Path, tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    frames = frames_of(film_run(f"{kuka}@final", tmp_path / "film.mp4", 1, failures=True, size="96x64"))
+    assert frames[0].shape == (64, 96, 3)
+    assert len(frames) == 20 + 12  # every step at 20 Hz, and 0.6 s to look at the end
+    assert np.std(frames[0]) > 5
+    assert not np.array_equal(frames[0], frames[19])
+
+
+def test_what_cannot_be_filmed_is_one_sentence(kuka: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"film\.avi must end in \.mp4 or \.gif"):
+        film_run(kuka, tmp_path / "film.avi")
+    with pytest.raises(ConfigError, match=r"--size is '640'.*640x480"):
+        film_run(kuka, tmp_path / "film.gif", size="640")
+    with pytest.raises(ConfigError, match="--episodes is 0"):
+        film_run(kuka, tmp_path / "film.gif", episodes=0)
+    with pytest.raises(ConfigError, match=r"--fps is 0\.5"):
+        film_run(kuka, tmp_path / "film.gif", fps=0.5)
+    with pytest.raises(LudusError, match="no episode was drawn"):
+        write_video(tmp_path / "film.gif", [], 20)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_ffmpeg_a_sentence_names_the_extra_and_a_gif_is_written(
+    cartpole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)  # as if it were not installed
+    with pytest.raises(LudusError, match=r"pip install 'ludus\[video\]'.*\.gif"):
+        film_run(cartpole, tmp_path / "film.mp4")
+    assert not video.has_ffmpeg()
+    assert film_run(cartpole, episodes=1) == cartpole / "video.gif"
+
+
+def test_an_environment_without_pictures_says_what_it_needs(tmp_path: Path) -> None:
+    run = ludus.train(
+        "vec:test_custom_env:plain", tmp_path / "run", console=Console("quiet"), overrides={**CARTPOLE}
+    )
+    with pytest.raises(LudusError, match=r"cannot be drawn.*frame\(row\)"):
+        film_run(run, tmp_path / "film.gif")
+
+
+def test_pictures_of_odd_and_different_sizes_become_one_film(tmp_path: Path) -> None:
+    small, large = (np.full((side, side + 1, 3), 200, np.uint8) for side in (33, 65))
+    write_video(tmp_path / "film.gif", [Clip([large], "first"), Clip([small], "second")], 10)
+    frames = frames_of(tmp_path / "film.gif")
+    assert {frame.shape for frame in frames} == {(64, 66, 3)}
+
+
+def test_the_command_prints_where_the_film_is(
+    cartpole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ludus import cli
+
+    arguments: tuple[Any, ...] = ("ludus", "video", cartpole, tmp_path / "film.gif", "--episodes", 1, "--failures")
+    monkeypatch.setattr(sys, "argv", [*map(str, arguments)])
+    run: Callable[[], None] = cli.main
+    run()
+    assert capsys.readouterr().out.strip() == str(tmp_path / "film.gif")
+    assert (tmp_path / "film.gif").stat().st_size > 1000
