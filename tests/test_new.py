@@ -43,8 +43,17 @@ def ludus(folder: Path, *arguments: str) -> Completed:
     return run(ludus_command(*arguments), cwd=folder)
 
 
-def test_the_printed_commands_work(tmp_path: Path) -> None:
-    made = ludus(tmp_path, "new", "my_task")
+def assert_style(folder: Path) -> None:
+    """What is written is as ruff would write it."""
+    for checked in (("check", "--select", "E,F,I,B,UP"), ("format", "--check")):
+        line = [sys.executable, "-m", "ruff", *checked, "--isolated", "--line-length", "115", "--no-cache", "."]
+        style = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
+        assert style.returncode == 0, style.stdout
+
+
+@pytest.mark.parametrize(("flags", "tests"), [((), 2), (("--gym",), 3)], ids=["robot", "gym"])
+def test_the_printed_commands_work(flags: tuple[str, ...], tests: int, tmp_path: Path) -> None:
+    made = ludus(tmp_path, "new", "my_task", *flags)
     assert made.returncode == 0, made.stderr
     told = [line.split("  ")[1] for line in made.stdout.partition("Next:\n")[2].splitlines()]
     assert told[0] == "cd my_task"
@@ -55,9 +64,10 @@ def test_the_printed_commands_work(tmp_path: Path) -> None:
         short = ["--total-steps", "4096", "--eval.episodes", "2", "--log.no-report"] if "train" in line else []
         done = ludus(folder, *arguments, *short)
         assert done.returncode == 0, done.stdout + done.stderr
-    tests = run(python_command(PYTEST), cwd=folder)
-    assert tests.returncode == 0, tests.stdout
-    assert "2 passed" in tests.stdout
+    tested = run(python_command(PYTEST), cwd=folder)
+    assert tested.returncode == 0, tested.stdout
+    assert f"{tests} passed" in tested.stdout
+    assert_style(folder)
 
 
 def test_the_example_learns_to_reach_the_mark(tmp_path: Path) -> None:
@@ -82,10 +92,7 @@ def test_an_own_model_becomes_a_task_without_faults(tmp_path: Path, model: str, 
     folder = tmp_path / "robot_task"
     tests = run(python_command(PYTEST), cwd=folder)
     assert tests.returncode == 0, tests.stdout
-    for checked in (("check", "--select", "E,F,I,B,UP"), ("format", "--check")):
-        line = [sys.executable, "-m", "ruff", *checked, "--isolated", "--line-length", "115", "--no-cache", "."]
-        style = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False)
-        assert style.returncode == 0, style.stdout
+    assert_style(folder)
 
 
 @pytest.mark.parametrize("name", ["my-task", "2fast", "class", "json", "torch", "_", "größe", "a" * 61])

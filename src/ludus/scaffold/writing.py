@@ -21,21 +21,41 @@ _LONGEST_NAME = 60
 
 def write_task(name: str, mjcf: Path | None = None, site: str = "") -> tuple[Path, RobotFacts]:
     """A folder `name` in the present one; of the user's own model `mjcf`, or else of a small arm."""
-    _refuse_name(name)
-    folder = Path(name)
-    if os.path.lexists(folder):
-        raise ConfigError(f"{folder} is there already, and is left as it is. Choose another name, or move it.")
+    folder = _new_folder(name)
     if mjcf is None and site:
         raise ConfigError("--site chooses a site of your own model: give that with --mjcf FILE.xml.")
     with as_file(_TEMPLATES / _ARM) as arm:
         facts = facts_of(mjcf or arm, site)
-        texts = _texts(name, facts, mjcf)
-        folder.mkdir()
+        _write(folder, "reach" if facts.site else "pose", "test", "train", _values(name, facts, mjcf))
         if mjcf is None:
             shutil.copyfile(arm, folder / _ARM)
-    for file, text in texts.items():
-        (folder / file).write_text(text)
     return folder, facts
+
+
+def write_gym_env(name: str) -> Path:
+    """The same with a Gymnasium environment."""
+    folder = _new_folder(name)
+    _write(folder, "gym", "test_gym", "train_gym", {"name": name, "title": class_name(name)})
+    return folder
+
+
+def _new_folder(name: str) -> Path:
+    """Where it goes; it is not made yet."""
+    _refuse_name(name)
+    folder = Path(name)
+    if os.path.lexists(folder):
+        raise ConfigError(f"{folder} is there already, and is left as it is. Choose another name, or move it.")
+    return folder
+
+
+def _write(folder: Path, task: str, test: str, train: str, values: dict[str, Any]) -> None:
+    """Make the folder and fill it from these templates."""
+    name = values["name"]
+    templates = {f"{name}.py": task, f"test_{name}.py": test, "train.yaml": train}
+    texts = {file: (_TEMPLATES / f"{template}.txt").read_text() for file, template in templates.items()}
+    folder.mkdir()
+    for file, text in texts.items():
+        (folder / file).write_text(Template(text).substitute(values))
 
 
 def class_name(name: str) -> str:
@@ -59,16 +79,6 @@ def _refuse_name(name: str) -> None:
         raise ConfigError(
             f"There is a Python module {name!r} already, which the task would hide: take another name."
         )
-
-
-def _texts(name: str, facts: RobotFacts, mjcf: Path | None) -> dict[str, str]:
-    values = _values(name, facts, mjcf)
-    task = "reach" if facts.site else "pose"
-    templates = {f"{name}.py": task, f"test_{name}.py": "test", "train.yaml": "train"}
-    return {
-        file: Template((_TEMPLATES / f"{template}.txt").read_text()).substitute(values)
-        for file, template in templates.items()
-    }
 
 
 def _values(name: str, facts: RobotFacts, mjcf: Path | None) -> dict[str, Any]:
