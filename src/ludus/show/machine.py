@@ -80,12 +80,11 @@ def _nvml(device: int) -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
     """NVIDIA's management library and its handle of a GPU, which it may number otherwise than torch does."""
     try:
         library = ctypes.CDLL(_NVML)
-    except OSError:
+        handle, name = ctypes.c_void_p(), f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+        failed = library.nvmlInit_v2() or library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle))
+    except (OSError, AttributeError):  # no driver, or one that knows less
         return None
-    handle, name = ctypes.c_void_p(), f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-    if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle)):
-        return None
-    return library, handle
+    return None if failed else (library, handle)
 
 
 def _gpu_percent(device: int) -> float | None:
