@@ -165,7 +165,10 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--buffer-size", "7"), "--buffer-size is a setting of dqn, reward, sac and td3: with --algo ppo"),
+        (
+            ("--buffer-size", "7"),
+            "--buffer-size, here --replay.capacity, is a setting of dqn, reward, sac and td3",
+        ),
         (("--train-batches=5",), "PPO takes --ppo.minibatches × --ppo.update-epochs gradient steps an iteration."),
         (("--replay.batch-size", "7"), "PPO has minibatches of --ppo.batch-size steps."),
         (("--sac.alpha", "0.5"), "--sac.alpha is a setting of sac: with --algo ppo it would do nothing."),

@@ -38,13 +38,20 @@ class Told(NamedTuple):
 _HORIZON, _PASSES = ("ppo.horizon", "distill.horizon"), ("ppo.update_epochs", "distill.update_epochs")
 _RATE = ("ppo.learning_rate", "distill.learning_rate", "replay.learning_rate")
 _MINIBATCH, _MINIBATCHES = ("ppo.batch_size", "distill.batch_size"), ("ppo.minibatches", "distill.minibatches")
-_TARGET = Told("take --replay.train-target, in gradient steps.")
+_STEPS = (
+    Told("take --replay.steps: environment steps an iteration, over all environments.", "replay"),
+    "replay.steps",
+)
+_TARGET = (Told("take --replay.train-target, in gradient steps.", "replay"), "replay.train_target")
 _ALPHA = Told("take --sac.alpha VALUE, and --sac.no-learn-alpha to keep it.", "sac")
 _WANDB = Told("take --log.wandb PROJECT.")
 _RUN_DIR = Told("take --run-dir FOLDER, where the run goes.")
-_VALUE_CLIP = Told("take --ppo.value-clip, in units of the normalised return; 0 does not limit it.")
+_VALUE_CLIP = (
+    Told("take --ppo.value-clip, in units of the normalised return; 0 does not limit it.", "ppo"),
+    "ppo.value_clip",
+)
 _ENV = Told("name the environment first: ludus train gym:CartPole-v1.")
-_ONE_RATE = Told("take --replay.learning-rate, which all networks share.")
+_ONE_RATE = (Told("take --replay.learning-rate, which all networks share.", "replay"), "replay.learning_rate")
 
 # Name elsewhere → what it is here: the first setting that the algorithm has, or what to say.
 OTHERS: dict[str, tuple[str | Changed | Both | Told, ...]] = {
@@ -53,7 +60,10 @@ OTHERS: dict[str, tuple[str | Changed | Both | Told, ...]] = {
     "n_timesteps": ("loop.total_steps",),
     "timesteps": ("loop.total_steps",),
     "max_steps_total": ("loop.total_steps",),
-    "steps": (Told("take --total-steps for how long to train, --replay.steps for the steps of an iteration."),),
+    "steps": (
+        Told("take --total-steps for how long to train, --replay.steps for the steps of an iteration.", "replay"),
+        Told("take --total-steps."),
+    ),
     "n_envs": ("env.num_envs",),
     "n_eval_envs": (Told("an evaluation plays in as many environments as it has episodes: --eval.episodes."),),
     "num_workers": ("env.workers", "env.threads"),
@@ -73,8 +83,8 @@ OTHERS: dict[str, tuple[str | Changed | Both | Told, ...]] = {
     "vf_coef": ("ppo.value_coef",),
     "clip_range": ("ppo.clip",),
     "clip_coef": ("ppo.clip",),
-    "clip_range_vf": (_VALUE_CLIP,),
-    "clip_vloss": (_VALUE_CLIP,),
+    "clip_range_vf": _VALUE_CLIP,
+    "clip_vloss": _VALUE_CLIP,
     "norm_adv": ("ppo.normalize_advantage",),
     "anneal_lr": (
         Told(
@@ -89,12 +99,12 @@ OTHERS: dict[str, tuple[str | Changed | Both | Told, ...]] = {
     "learning_starts": ("replay.warmup",),
     "tau": (Changed("replay.polyak", lambda tau: 1 - _number(tau)),),
     "gradient_steps": ("replay.train_batches",),
-    "train_freq": (Told("take --replay.steps: environment steps an iteration, over all environments."),),
-    "train_frequency": (Told("take --replay.steps: environment steps an iteration, over all environments."),),
-    "target_update_interval": (_TARGET,),
-    "target_network_frequency": (_TARGET,),
-    "policy_lr": (_ONE_RATE,),
-    "q_lr": (_ONE_RATE,),
+    "train_freq": _STEPS,
+    "train_frequency": _STEPS,
+    "target_update_interval": _TARGET,
+    "target_network_frequency": _TARGET,
+    "policy_lr": _ONE_RATE,
+    "q_lr": _ONE_RATE,
     "autotune": ("sac.learn_alpha",),
     "policy_frequency": ("td3.policy_delay",),
     "target_policy_noise": ("td3.target_noise",),
@@ -115,7 +125,10 @@ OTHERS: dict[str, tuple[str | Changed | Both | Told, ...]] = {
         Told("take --policy.hidden 64 64, --policy.activation tanh, or a network of your own (--policy.network)."),
     ),
     "policy": (Told("the network follows the observations; --policy.hidden and --policy.memory change it."),),
-    "normalize": (Told("take --policy.normalize-obs and --ppo.normalize-returns, which are on by default."),),
+    "normalize": (
+        Told("take --policy.normalize-obs and --ppo.normalize-returns, which are on by default.", "ppo"),
+        Told("take --policy.normalize-obs."),
+    ),
     "use_sde": (Told("there is no state-dependent exploration; --policy.initial-std sets the spread."),),
     # measuring, keeping, showing
     "eval_freq": ("eval.every",),
@@ -153,7 +166,8 @@ def translate(name: str, value: Any, config: TrainConfig) -> dict[str, Any]:
     """A setting under our full name (or names), in our numbers; a sentence where we have none like it."""
     if has_setting(config, name):
         return {name: value}
-    ours = next((full for full in _short(name, config) if has_setting(config, full)), None)
+    short = () if name in OTHERS else _short(name, config)
+    ours = next((full for full in short if has_setting(config, full)), None)
     if ours is not None or name in _fields(config):  # a whole section
         return {ours or name: value}
     for meaning in OTHERS.get(name, ()):

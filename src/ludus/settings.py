@@ -90,7 +90,8 @@ def refuse_foreign(config: TrainConfig, given: Iterable[str]) -> None:
         if section not in own and section in _sections():
             why = config.why_useless(full, ())
             nothing = f"with --algo {config.algo} it would do nothing. {why}".rstrip()
-            raise ConfigError(f"{flag_of(name)} is a setting of {algorithms_with(section)}: {nothing}")
+            ours = "" if full.endswith(name) else f", here {flag_of(full)},"
+            raise ConfigError(f"{flag_of(name)}{ours} is a setting of {algorithms_with(section)}: {nothing}")
 
 
 def _refuse_replaced(names: Iterable[str], config: TrainConfig) -> None:

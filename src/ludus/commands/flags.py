@@ -8,7 +8,7 @@ from ludus.errors import ConfigError
 from ludus.setting_names import flag_of, full_name, has_setting, translate, unknown_setting
 from ludus.settings import refuse_foreign
 
-_TRUTHS = {"true": True, "yes": True, "false": False, "no": False}
+_TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
 def settings_flags(arguments: list[str], config: TrainConfig) -> tuple[list[str], list[str]]:
