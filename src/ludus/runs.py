@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -281,8 +282,10 @@ def _can_be_watched(config: TrainConfig) -> bool:
     if importlib.util.find_spec("viser") is None:
         return False
     try:
-        with closing(make_shown_env(config.env)) as shown:
-            return scene_of(shown) is not None
+        with warnings.catch_warnings():  # about pictures, which are not asked for
+            warnings.simplefilter("ignore")
+            with closing(make_shown_env(config.env)) as shown:
+                return scene_of(shown) is not None
     except Exception:  # noqa: BLE001 (whatever keeps it from being made again, the training has succeeded)
         return False
 
