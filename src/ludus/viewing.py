@@ -89,10 +89,10 @@ def record_replays(
 
 
 def _groups(episodes: Sequence[Recorded]) -> list[tuple[str, list[Recorded]]]:
-    """Failures and successes, each with a heading; without one where there is but one kind."""
+    """Failures and successes, each with a heading; without one where nothing failed."""
     failed, others = ([e for e in episodes if e.failed is kind] for kind in (True, False))
     if not failed or not others:
-        return [("", [*failed, *others])]
+        return [("Failures" if failed else "", [*failed, *others])]
     told = "success" in others[0].caption or "tracked" in others[0].caption
     return [
         ("Failures" if told else "Lowest returns", failed),

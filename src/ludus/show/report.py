@@ -143,7 +143,7 @@ def _result_tiles(measured: Measurement, display: Display) -> list[str]:
         interval = "".join(text.success_with_interval(told, "eval/").partition("(")[1:])
         tiles.append(_tile(f"success {interval}: {where}", text.percent(result["success_rate"]), good=True))
     if "mean_reward" in result:
-        words = "mean reward, the same" if tiles else f"mean reward: {where}"
+        words = "mean reward, same episodes" if tiles else f"mean reward: {where}"
         tiles.append(_tile(words, text.number(result["mean_reward"]), good=not tiles))
     if "mean_ep_length" in result:
         tiles.append(_tile("mean episode length (steps)", text.number(round(result["mean_ep_length"], 1))))
