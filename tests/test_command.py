@@ -99,6 +99,12 @@ def test_help_fits_eighty_columns() -> None:
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    line = f"{sys.executable} -m ludus --help | head -n 1 && {sys.executable} -m ludus list | true"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_python_runs_the_package_as_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "ludus", "--version"], capture_output=True, text=True)
     assert done.stdout == f"ludus {ludus.__version__}\n"

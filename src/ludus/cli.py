@@ -36,13 +36,23 @@ def main() -> None:
     """Entry point: a user's mistake is one sentence and exit code 2, never a stack trace."""
     threading.excepthook = _report_thread
     warnings.formatwarning = _format_warning
+    try:
+        _answer()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of a pipe has gone: what Python still holds for it goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _answer() -> None:
+    """What the command line asks for."""
     arguments = [argument for argument in sys.argv[1:] if argument not in ("--quiet", "--debug")]
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_help())
-        sys.exit(0)
+        return
     if arguments[0] in ("-V", "--version"):
         print(f"ludus {__version__}")
-        sys.exit(0)
+        return
     if arguments[0] not in COMMANDS:
         _fail(f"There is no command {arguments[0]!r}.{did_you_mean(arguments[0], COMMANDS)} "
               "'ludus --help' shows them all.")  # fmt: skip
@@ -65,8 +75,8 @@ def _run(verb: str, *arguments: str) -> None:
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:  # the reader of a pipe has gone
-        sys.exit(0)
+    except BrokenPipeError:
+        raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
             _fail(f"{error.filename or 'A file'} cannot be used: {error.strerror}.")
