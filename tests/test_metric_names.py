@@ -11,6 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import ludus
 from ludus.show.console import Console
 from ludus.show.jsonl import read_metrics
+from ludus.show.meanings import MEANINGS, meaning
 from ludus.show.report import write_report
 
 ON_POLICY = {
@@ -46,9 +47,16 @@ def test_ppo_logs_under_the_names_of_stable_baselines3(tmp_path: Path) -> None:
     assert shown.keys() >= ON_POLICY
     rows = read_metrics(run / "metrics.jsonl")
     assert {name for row in rows for name in row} - {"step"} == shown.keys(), "the same names in both files"
+    assert [name for name in shown if meaning(name) is None] == [], "the reference knows them all"
     assert -math.log(2) <= shown["train/entropy_loss"] < 0, "minus the entropy of two choices"
     parts = shown["train/policy_gradient_loss"], 0.5 * shown["train/value_loss"], 0.1 * shown["train/entropy_loss"]
     assert shown["train/loss"] == pytest.approx(sum(parts), rel=1e-4)
+
+
+def test_the_nearest_name_tells_what_a_metric_means() -> None:
+    assert meaning("eval_stochastic/mean_reward") == meaning("final/mean_reward") == MEANINGS["eval/mean_reward"]
+    assert meaning("rollout/reward/time") == MEANINGS["rollout/reward/NAME"]
+    assert meaning("nobody/knows") is None
 
 
 PPO = {"train/policy_loss": -0.1, "train/entropy": 1.5, "train/entropy_coef": 0.01, "time/elapsed_s": 7.0}

@@ -12,12 +12,13 @@ from ludus.commands.train_help import field_docs, value_text
 from ludus.config import TrainConfig
 from ludus.envs import ENV_KINDS
 from ludus.presets import OPEN_KINDS, all_presets
+from ludus.show.meanings import MEANINGS
 from pages.figures import table
 
 
 def pages() -> dict[str, str]:
     """Name → text of every page."""
-    return {"commands": commands(), "settings": settings(), "python": python()}
+    return {"commands": commands(), "settings": settings(), "metrics": metrics(), "python": python()}
 
 
 def commands() -> str:
@@ -55,6 +56,13 @@ def settings() -> str:
     for kind, config_class in ENV_KINDS.items():
         parts += [f"### {kind}", _settings_table(config_class(), "env.")]
     return "\n\n".join(parts) + "\n"
+
+
+def metrics() -> str:
+    """Every metric by its name."""
+    rows = [[f"`{name}`", what, usual] for name, (what, usual) in MEANINGS.items()]
+    note = "`eval_stochastic/…` and `final/…` have the names of `eval/…`. [How to read them](../metrics.md)."
+    return f"# Metrics by name\n\n{note}\n\n{table(['name', 'meaning', 'usual'], rows)}\n"
 
 
 def _settings_table(config: Any, prefix: str, only: tuple[str, ...] = (), skipped: tuple[str, ...] = ()) -> str:
