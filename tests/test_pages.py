@@ -21,7 +21,8 @@ import yaml
 
 import ludus
 from ludus import runs
-from ludus.cli import COMMANDS, run_verb
+from ludus.cli import run_verb
+from ludus.commands import COMMANDS
 from ludus.config_files import load_shared_config
 from ludus.presets import find_preset
 from ludus.show.console import Console

@@ -104,7 +104,8 @@ def page() -> str:
         "# Benchmarks",
         "<!-- Written by `make pages` from benchmarks/results/: change those files. -->",
         "Every figure of Ludus, as it was last measured. Below it stand the commit that recorded it, the date and "
-        "the machine. **MISSED** marks a bar that was not met. [How to run them](../benchmarks/README.md).",
+        "the machine. The files in `benchmarks/results/` have more: how a setting was found, what else was tried. "
+        "**MISSED** marks a bar that was not met. [How to run them](../benchmarks/README.md).",
         "Absolute rates move by a quarter with what else the host does; ratios are taken in one run, in turns.",
         table(["machine", ""], [[f"`{name}`", what] for name, what in machines.items()]),
     ]
@@ -113,8 +114,13 @@ def page() -> str:
 
 def _section(result: Result) -> str:
     shown = [f"## {result['title']}", f"`{result['command']}`"]
-    for source, parts in itertools.groupby(result["parts"], lambda part: _source(part, result)):
-        shown += [*map(_part, parts), source]
+    told = [part for part in result["parts"] if not part.get("detail")]
+    sources = [_source(part, result) for part in told]
+    for i in reversed(range(len(told) - 1)):
+        if "text" in told[i] and "rows" in told[i + 1]:
+            sources[i] = sources[i + 1]  # it leads over to the table
+    for source, parts in itertools.groupby(zip(sources, told, strict=True), lambda pair: pair[0]):
+        shown += [*(_part(part) for _, part in parts), source]
     return "\n\n".join(shown)
 
 

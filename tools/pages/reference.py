@@ -7,7 +7,7 @@ from typing import Any
 
 import ludus
 from ludus.algorithms.registry import built_in
-from ludus.cli import COMMANDS
+from ludus.commands import COMMANDS
 from ludus.commands.train_help import field_docs, value_text
 from ludus.config import TrainConfig
 from ludus.envs import ENV_KINDS
