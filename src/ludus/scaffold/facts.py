@@ -65,7 +65,7 @@ def facts_of(file: Path, site: str = "") -> RobotFacts:
     if not joints:
         raise ConfigError(
             f"{file} has no hinge or slide with an actuator of its own. Write the task by hand "
-            "(docs/environments.md)."
+            "(docs/robot.md)."
         )
     names = tuple(_joint_name(model, joint, file) for joint in joints)
     actuators = control_names(model)
