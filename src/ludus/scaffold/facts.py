@@ -64,8 +64,7 @@ def facts_of(file: Path, site: str = "") -> RobotFacts:
     joints = joints_of(model, int(model.site(site).bodyid[0])) if site else driven_joints(model)
     if not joints:
         raise ConfigError(
-            f"{file} has no hinge or slide with an actuator of its own. Write the task by hand "
-            "(docs/robot.md)."
+            f"{file} has no hinge or slide with an actuator of its own. Write the task by hand (docs/robot.md)."
         )
     names = tuple(_joint_name(model, joint, file) for joint in joints)
     actuators = control_names(model)
