@@ -242,8 +242,8 @@ def derive_seed(seed: int, *path: int) -> int:
     """An independent seed for a part of a run.
 
     The paths: `0, i` the environments of group i, `1` acting, `2` shuffling and drawing batches, `3` evaluation
-    during training, `4` initial weights, `5` `ludus eval`, `6` critics, `7` the reward network, `8` its augmentation,
-    `9` which episodes are held out, `10` the discriminator.
+    during training, `4` initial weights, `5` `ludus eval`, `6` critics, `7` the reward network, `8` its
+    augmentation, `9` which episodes are held out, `10` the discriminator.
     """
     return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
