@@ -87,7 +87,7 @@ def test_the_report_draws_an_older_run(tmp_path: Path) -> None:
     rows = [{"step": 8, **PPO}, {"step": 8, **EVALUATION}, {"step": 16, **PPO}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = write_report(tmp_path).read_text()
-    for title in ("Policy gradient loss", "Entropy loss", "Entropy coefficient", "Episode length"):
+    for title in ("Policy gradient loss", "Entropy loss", "Entropy coefficient", "Episode length (steps)"):
         assert f"<b>{title}</b>" in page
     assert "<td>90</td>" in page, "the length of the evaluation's episodes"
     assert "<b>0:07</b><span>wall time</span>" in page

@@ -12,7 +12,7 @@ _WARM_UP_CALLS = 2  # libraries set themselves up in their first calls, which a 
 
 
 def graph_pool(device: torch.device) -> Any:
-    """Memory that graphs share which never run at the same time, and leave nothing in it for each other."""
+    """A memory pool for several graphs. They must never run at the same time, nor read what another left in it."""
     return torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
 

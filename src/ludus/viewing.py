@@ -27,7 +27,7 @@ _SEED = 90_210  # of the episodes shown
 _MOST_FRAMES = 1000  # of one episode: some environments never end one
 _MOST_PICTURES = 300  # of all episodes of an environment that renders itself
 _MOST_PICTURED = 1  # of its failures, and of its successes
-_MOST_PIECES = 12  # on one page: more of them nobody looks at
+_MOST_PIECES = 12  # of a replay on one page
 _PIECE_SECONDS = 10.0
 _MOST_PIECE_FRAMES = 1900  # of all pieces together: 15 pictures a second of a dozen long ones
 

@@ -39,7 +39,7 @@ def _files_of(path: Path) -> list[Path]:
         beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         raise DataError(f"There is no file or folder {path}.{did_you_mean(path.name, beside)}")
     if not path.is_dir():
-        return [path]  # whoever opens it says what else it is
+        return [path]  # opening it tells what is wrong with it
     files = [file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file()]
     if not files:
         raise DataError(f"The folder {path} holds no {' or '.join(SUFFIXES)} files, nor do the folders in it.")

@@ -180,7 +180,7 @@ class GaussianHead(BoxHead, StochasticHead):
             torch.mv(squares.sub_(1).t(), weight, out=self.log_std.grad)
             if entropy_coef is not None:
                 self.log_std.grad -= entropy_coef
-        else:  # not left as it was: others add to it
+        else:  # the loss adds to this gradient: it must begin at zero
             self.log_std.grad.zero_()
         return (z * weight[:, None]).mul_(inverse_std)
 

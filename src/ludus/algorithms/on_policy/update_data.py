@@ -144,7 +144,8 @@ def update_shapes(
         "reward": (shape, torch.float32),
         "done": (shape, torch.bool),
         "final_value": (shape, torch.float32),
-        "value": (shape, torch.float32),  # this and the next two as the newest policy has them
+        # By the newest policy: value and log-probability of each step, and the bootstrap value of the last.
+        "value": (shape, torch.float32),
         "log_prob": (shape, torch.float32),
         "last_value": (segments, torch.float32),
         "priority": (segments, torch.float32),  # Σ |advantage|
@@ -161,7 +162,8 @@ def prioritized(
 
     With beta = 1 the weighted mean over the draws is an unbiased estimate of the mean over all segments.
     """
-    # Where all advantages are 0, all are alike; one that is not finite is left to the optimiser's guard.
+    # Where all advantages are 0, every segment is equally likely. An advantage that is not finite counts as 0
+    # here: the optimiser skips the gradient that it leads to.
     mass = priority.double().nan_to_num(posinf=0.0).pow(alpha) + 1e-12
     p = mass / mass.sum()
     ids = torch.multinomial(p, draws, replacement=True, generator=generator)

@@ -20,7 +20,7 @@ from ludus.training.job import Show
 from ludus.training.ram import refuse_what_cannot_fit
 
 _EPISODES_FOR_UNITS = 10
-_UNKNOWN_LENGTH = 1_000  # steps an episode may take where nobody says
+_UNKNOWN_LENGTH = 1_000  # steps an episode may take where the environment has no time limit
 
 
 class OffPolicyJob(ReplayJob):

@@ -205,7 +205,7 @@ class RewardLearner:
 
     @staticmethod
     def _head_loss(name: str, logit: Tensor, draw: "SequenceDraw") -> tuple[Tensor, Tensor]:
-        if name == "progress":  # what a failure progresses towards nobody knows
+        if name == "progress":  # a failed episode has no goal to measure progress by
             return logit_loss(logit, draw.progress, episode_share(draw.success > 0.5, draw.weight))
         target = draw.success.nan_to_num(0.0)[:, None].expand_as(logit)
         return logit_loss(logit, target, episode_share(draw.success == draw.success, draw.weight))

@@ -25,7 +25,7 @@ NUM_SEEDS = 2**31  # some environments hand their seed to C code, which takes no
 _LOST = "its episode was lost before"
 _FLAGS = frozenset({bool, np.bool_})
 LARGE_STATE = 100_000_000  # bytes of all environments of a group: worth a word
-_SMALL_STATE = 1_000_000  # below, nobody minds how it grows
+_SMALL_STATE = 1_000_000  # bytes: a smaller state may grow without a warning
 _GROWTH = 10  # times what was saved first
 
 

@@ -80,7 +80,7 @@ def clip_files(name: str) -> list[Path]:
     if os.path.isdir(path):
         return _files_in(path)
     if os.path.exists(path):
-        return [path]  # whoever opens it says what else it is than a file
+        return [path]  # opening it tells what is wrong with it
     beside = (
         [p.name for p in path.parent.iterdir()] if path.parent != Path() and os.path.isdir(path.parent) else []
     )

@@ -1,4 +1,4 @@
-"""Move at a speed that is asked for. How is left to a discriminator, if there is one: as the clips do."""
+"""The humanoid moves at a given speed. A discriminator, where there is one, pays for moving as in the clips."""
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ _STYLE_SHARPNESS = 100.0  # per square metre, of the distance to the nearest pos
 
 
 REWARDS = {"speed": Term(lambda task: torch.exp(-_SHARPNESS * task.error))}
-JUDGED = {  # where a discriminator judges the style in training, and an evaluation has to
+JUDGED = {  # in evaluations of AMP, where the discriminator that judged the style in training has no say
     "speed": Term(lambda task: torch.exp(-_SHARPNESS * task.error), 0.5),
     "style": Term(lambda task: torch.exp(-_STYLE_SHARPNESS * task.distance.square()), 0.5),
 }
