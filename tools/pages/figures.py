@@ -67,7 +67,9 @@ class Measured:
         return ", ".join(_number(value, self.digits) for value in self.seeds)
 
     def __str__(self) -> str:
-        shown = f"{self.mean} ({self.each})" if len(self.seeds) > 1 else self.mean
+        alike = len(set(self.seeds)) == 1
+        each = f"{len(self.seeds)} seeds" if alike else self.each
+        shown = f"{self.mean} ({each})" if len(self.seeds) > 1 else self.mean
         if self.bar is None:
             return shown
         return f"{shown}; bar {self._text(self.bar)}: {'**MISSED**' if self.missed else 'ok'}"
