@@ -66,13 +66,20 @@ class Measured:
     def each(self) -> str:
         return ", ".join(_number(value, self.digits) for value in self.seeds)
 
-    def __str__(self) -> str:
+    @property
+    def shown(self) -> str:
+        """The mean and what it is of; no word of the bar but that it was missed."""
         alike = len(set(self.seeds)) == 1
         each = f"{len(self.seeds)} seeds" if alike else self.each
         shown = f"{self.mean} ({each})" if len(self.seeds) > 1 else self.mean
-        if self.bar is None:
-            return shown
-        return f"{shown}; bar {self._text(self.bar)}: {'**MISSED**' if self.missed else 'ok'}"
+        return shown + " **MISSED**" * self.missed
+
+    @property
+    def bar_text(self) -> str:
+        return "" if self.bar is None else f"bar {'≤ ' * (self.better == 'less')}{self._text(self.bar)}"
+
+    def __str__(self) -> str:
+        return f"{self.shown}; {self.bar_text}" if self.bar is not None else self.shown
 
     def _text(self, value: float) -> str:
         return _number(value, self.digits) + (f" {self.unit}" if self.unit else "")
@@ -133,7 +140,14 @@ def _source(part: Result, result: Result) -> str:
 def _part(part: Result) -> str:
     if "text" in part:
         return str(part["text"]).strip()
-    return table(part["columns"], [[cell(value) for value in row] for row in part["rows"]])
+    columns = list(zip(*([cell(value) for value in row] for row in part["rows"]), strict=True))
+    heads = list(part["columns"])
+    for i, column in enumerate(columns):
+        bars = {value.bar_text if isinstance(value, Measured) else "" for value in column}
+        if len(column) > 1 and len(bars) == 1 and bars != {""}:  # the same for all: said once, above them
+            heads[i] += f" ({bars.pop()})"
+            columns[i] = tuple(value.shown for value in column if isinstance(value, Measured))
+    return table(heads, [list(row) for row in zip(*columns, strict=True)])
 
 
 def table(columns: list[str], rows: list[list[Any]]) -> str:
