@@ -251,6 +251,18 @@ def own_run(own_module: str, folder: Path) -> Path:
     return ludus.train(f"gym:{own_module}:Stranger-v0", folder, console=Console("quiet"), overrides=SMALL)
 
 
+@pytest.mark.parametrize("kind", ["vec", "gym", "pettingzoo", "rrd-mujoco"])
+def test_trust_02_a_preset_that_a_run_remembers_is_not_imported(
+    run: Path, call: Call, own_module: str, kind: str
+) -> None:
+    facts = json.loads((run / "run.json").read_text())
+    preset = f"{kind}:{own_module}" + (":make" if kind != "pettingzoo" else "")
+    (run / "run.json").write_text(json.dumps({**facts, "preset": preset}))
+    assert call("resume", run, "--total-steps", 128).code == 0
+    assert not Path(f"{own_module}.imported").exists()
+    assert json.loads((run / "run.json").read_text())["changed"] is None
+
+
 def test_trust_02_a_run_that_this_user_trained_here_needs_no_word(
     tmp_path: Path, call: Call, own_module: str
 ) -> None:

@@ -16,7 +16,7 @@ import psutil
 import torch
 
 from ludus.config import TrainConfig, to_dict
-from ludus.envs import available_cores
+from ludus.envs import available_cores, name_in
 from ludus.errors import LudusError, plain_text
 from ludus.presets import find_preset
 from ludus.version import __version__
@@ -94,15 +94,29 @@ def _cpu() -> str:
     return plain_text(named[0], 200) if named else platform.machine()
 
 
-def differences(preset: str, config: TrainConfig) -> dict[str, list[Any]]:
-    """Settings that are not the preset's: [the preset's, the run's] by name."""
+def differences(preset: str, config: TrainConfig) -> dict[str, list[Any]] | None:
+    """Settings that are not the preset's: [the preset's, the run's] by name. None where that cannot be told."""
+    if not _imports_nothing_else(preset, config):
+        return None
     try:
         base = _flat(to_dict(find_preset(preset, config.algo).config.with_whole_paths()))
     except LudusError:  # a run of before, or of another version
-        return {}
+        return None
     chosen = _flat(to_dict(config))
     names = [name for name in {**base, **chosen} if base.get(name) != chosen.get(name)]
     return {name: [base.get(name), chosen.get(name)] for name in names}
+
+
+def _imports_nothing_else(preset: str, config: TrainConfig) -> bool:
+    """Whether finding a preset imports no more than the configuration, which is trusted.
+
+    The name stands in run.json, which may be a stranger's: "vec:module:callable" would import the module.
+    """
+    kind, _, named = preset.partition(":")
+    own_kind, _, own = name_in(config.env).partition(":")
+    if kind == "rrd-mujoco":  # which takes what `gym` does, and tasks of ours
+        return ":" not in named or (own_kind, own) == ("gym", named)
+    return not named or (kind, named) == (own_kind, own)
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:

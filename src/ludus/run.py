@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from ludus import runs
 from ludus.config import TrainConfig
-from ludus.envs import ENV_KINDS
+from ludus.envs import name_in
 from ludus.envs.given import give_again, name_of_env
 from ludus.envs.vec import VecEnv
 from ludus.policies.policy import MakeNetwork, Policy
@@ -208,6 +208,4 @@ class Run(_Path):
 
 def _hand_over(folder: Path, env: Environment) -> None:
     """Tell what the run's environment is, where this program alone can know it."""
-    saved = run_config(folder).env
-    kind = next(name for name, settings in ENV_KINDS.items() if type(saved) is settings)
-    give_again(f"{kind}:{getattr(saved, 'id', getattr(saved, 'factory', ''))}", env)
+    give_again(name_in(run_config(folder).env), env)

@@ -49,6 +49,13 @@ ENV_KINDS: dict[str, type[EnvConfig]] = {
 _SIMULATED = (KukaConfig, HumanoidConfig, LocomotionConfig)  # by MuJoCo, on CPU threads or on a GPU
 
 
+def name_in(config: EnvConfig) -> str:
+    """ "gym:CartPole-v1", "vec:my_module:make_env": the environment that the settings name, with its kind."""
+    kind = next(name for name, settings in ENV_KINDS.items() if type(config) is settings)
+    named = (str(getattr(config, field, "")) for field in ("id", "factory", "task"))
+    return f"{kind}:{next(filter(None, named), '')}"
+
+
 def make_vec_env(
     config: EnvConfig, num_envs: int, evaluation: bool = False, device: torch.device | str = "cpu"
 ) -> VecEnv:
