@@ -26,7 +26,7 @@ from ludus.envs.showing import drawable_env, make_shown_env
 from ludus.measuring import cast_of, final_episodes
 from ludus.provenance import command_line, commit_of, differences
 from ludus.saved_run import run_config
-from ludus.show import episode_log, text
+from ludus.show import episode_log, results, text
 from ludus.show.console import Console
 from ludus.show.episode_log import EpisodeLog
 from ludus.show.jsonl import read_metrics
@@ -228,6 +228,14 @@ def test_the_record_does_not_grow_without_end(tmp_path: Path, monkeypatch: pytes
     assert (tmp_path / "episodes.jsonl").read_text() == '{"step":1,"return":[1]}\n' * 2
 
 
+def test_evaluations_of_very_many_episodes_are_kept_on_resume(tmp_path: Path) -> None:
+    log = EpisodeLog(tmp_path / "episodes.jsonl")
+    assert log.append(1, [{"return": [0.123456] * 200_000}, {"return": [1]}])
+    written = log.path.read_bytes()
+    log.cut_to(2)
+    assert log.path.read_bytes() == written
+
+
 def test_a_humanoids_episodes_are_told_by_clip_and_time() -> None:
     env = make([standing_clip(seconds=0.5), walk_clip()], evaluation=True, eval_starts=2, max_steps=10)
     record = evaluate(Still(), env, 1, 0, True).record()  # type: ignore[arg-type]
@@ -271,6 +279,27 @@ def test_very_many_measurements_are_forgotten_but_not_the_trainings_own(tmp_path
     assert (kept[0].by, kept[-1].seed, len(kept)) == ("train", 59, 52)
     forget_later(path, 8)
     assert read_measurements(path) == []
+
+
+def test_measurements_of_many_bytes_are_forgotten_before_the_file_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "results.json"
+    monkeypatch.setattr(results, "_MOST_BYTES", 5_000)
+    keep_measurement(path, a_measurement(by="train"))
+    for seed in range(30):
+        keep_measurement(path, a_measurement(seed=seed))
+    kept = read_measurements(path)
+    assert (kept[0].by, [m.seed for m in kept[1:]]) == ("train", [*range(31 - len(kept), 30)])
+    assert 5 < len(kept) < 30
+    assert path.stat().st_size <= 5_000
+
+
+def test_deeply_nested_values_in_a_strangers_results_break_nothing(tmp_path: Path) -> None:
+    path, nested = tmp_path / "results.json", json.loads("[" * 400 + "]" * 400)
+    path.write_text(json.dumps([a_measurement(settings={"clip": nested}).__dict__]))
+    keep_measurement(path, a_measurement())
+    assert len(read_measurements(path)) == 1
 
 
 def test_the_measurement_with_the_most_episodes_is_the_headline() -> None:
@@ -343,7 +372,7 @@ def replayed(body: str) -> str:
 
 def test_the_same_episodes_are_played_again(kuka: Path) -> None:
     measurement = read_measurements(kuka / "results.json")[0]
-    cast = cast_of(measurement, run_config(kuka), most=2)
+    cast = cast_of(measurement, most=2)
     assert cast is not None
     assert list(cast.failures) == [0, 1]
     env = drawable_env(run_config(kuka).env, num_envs=cast.rows)
@@ -356,6 +385,13 @@ def test_the_same_episodes_are_played_again(kuka: Path) -> None:
         assert recorded.frames[0] == pytest.approx(float(episode.start["cube_x"]), rel=1e-5)
         assert recorded.failed
         assert recorded.caption == f"episode {episode.number}: failure after {episode.length} steps"
+
+
+@pytest.mark.parametrize("changes", [{"rows": 10**6}, {"episode": [10**15, 10**16]}, {"length": [10**15, 1]}])
+def test_a_strangers_results_do_not_keep_a_report_busy_for_ever(changes: dict[str, Any]) -> None:
+    record = {"rows": 1, "episode": [0, 1], "return": [1, 2], "length": [3, 4], "success": [0, 1]}
+    assert cast_of(a_measurement(episodes=record)) is not None
+    assert cast_of(a_measurement(episodes=record | changes)) is None
 
 
 def test_a_strangers_results_stay_text(tmp_path: Path) -> None:
@@ -399,9 +435,10 @@ def test_the_commit_is_that_of_the_users_repository(tmp_path: Path) -> None:
 
 def test_settings_that_differ_from_the_preset_are_told(kuka: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = differences("kuka-pick-place", run_config(kuka))
+    assert changed is not None
     assert set(changed) == set(KUKA)
     assert changed["env.num_envs"] == [256, 8]
-    assert differences("no-such-preset", run_config(kuka)) == {}
+    assert differences("no-such-preset", run_config(kuka)) is None
     monkeypatch.setattr(sys, "argv", ["/usr/bin/ludus", "train", "my preset"])
     assert command_line() == "ludus train 'my preset'"
     monkeypatch.setattr(sys, "argv", ["/home/me/train.py", "--fast"])

@@ -104,7 +104,7 @@ def _cast(
         found = measure_run(run, seed=seed, trust=trust)
         assert found is not None  # nothing stops it
         measured = found.kept
-    cast = cast_of(measured, config, episodes)
+    cast = cast_of(measured, episodes)
     if cast is None or not cast.failures:
         number = f"{measured.result.get('episodes', 0):.0f}"
         raise LudusError(f"None of the {number} episodes that were measured failed: film it without --failures.")

@@ -22,7 +22,6 @@ from ludus.envs.vec import derive_seed
 from ludus.errors import ConfigError
 from ludus.policies.fit import refuse_misfit
 from ludus.presets import find_preset
-from ludus.ranges import MOST_ENVS
 from ludus.saved_run import load_from, run_folder, trusted_config
 from ludus.show.result_text import failures_of
 from ludus.show.results import MOST_EPISODES, Measurement, episodes_of, keep_measurement
@@ -32,6 +31,7 @@ from ludus.training.run_folder import CHECKPOINTS, RESULTS
 from ludus.viewing import Cast
 
 USUAL_EPISODES = 100  # where neither the user nor the run says how many
+_MOST_REPLAYED_ROWS, _MOST_REPLAYED_STEPS = 4_096, 1_000_000  # of a measurement that is played again
 _LARGEST_SHARE = 0.25  # of the training's steps, that the measurement at its end may take
 
 
@@ -138,21 +138,29 @@ def _randomized(env: EnvConfig, randomization: str | dict[str, Any] | None) -> E
     return replace(env, randomization=randomization)
 
 
-def cast_of(measurement: Measurement, config: TrainConfig, most: int = 3) -> Cast | None:
-    """Episodes of a measurement to look at: failures and successes, or the lowest and the highest returns."""
-    episodes = episodes_of(measurement.episodes, {})
+def cast_of(measurement: Measurement, most: int = 3) -> Cast | None:
+    """Episodes of a measurement to look at: failures and successes, or the lowest and the highest returns.
+
+    None where it names none that can be played again. Its file may be a stranger's, and ask for ever so much.
+    """
+    rows, recorded = measurement.episodes.get("rows"), episodes_of(measurement.episodes, {})
+    if not isinstance(rows, int) or not 1 <= rows <= _MOST_REPLAYED_ROWS:
+        return None
+    longest = max((episode.length for episode in recorded), default=1) or 1
+    # A row plays all its episodes before the one that is wanted.
+    episodes = [e for e in recorded if (e.number // rows + 1) * longest <= _MOST_REPLAYED_STEPS]
     failed = failures_of(episodes)[:most]
     others = [episode for episode in episodes if not episode.failed and episode not in failed]
     if others and others[0].success is None:
         others.sort(key=lambda episode: -episode.total)
-    rows, others = measurement.episodes.get("rows"), others[:most]
-    if not isinstance(rows, int) or not 1 <= rows <= MOST_ENVS or not (failed or others):
+    others = others[:most]
+    if not (failed or others):
         return None
     return Cast(
         derive_seed(measurement.seed, NEW_STREAM),
         rows,
         [episode.number for episode in failed],
         [episode.number for episode in others],
-        config.eval.max_steps,
+        longest,
         max(episode.length for episode in (*failed, *others)),
     )

@@ -417,7 +417,7 @@ def write_run_report(run: str | Path, trust: bool = False) -> Path:
             require_trust(config, folder, trust)
             policy, checkpoint = load_from(run, trust)
             measured = headline(read_measurements(folder / RESULTS), checkpoint.name)
-            cast = None if measured is None else cast_of(measured, config)
+            cast = None if measured is None else cast_of(measured)
             ranked = ranked_kinds(display.table, folder)
             pages = record_replays(config.env, policy, title, cast or ANY_FOUR, ranked)
     except LudusError as error:  # a run without a checkpoint, or a machine without a viewer, still has curves

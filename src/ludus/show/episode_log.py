@@ -23,7 +23,7 @@ class EpisodeLog:
     def cut_to(self, lines: int) -> None:
         """Forget what came after so many lines."""
         if self.path.exists():
-            truncate_to(self.path, lines)
+            truncate_to(self.path, lines, MOST_BYTES)
 
     def append(self, step: int, records: Sequence[dict[str, Any]]) -> bool:
         """Add a line for each record; False if the file would become too large, and nothing was added."""

@@ -122,14 +122,15 @@ class JsonlSink:
         )
 
 
-def truncate_to(path: Path | str, n_rows: int | None) -> int:
+def truncate_to(path: Path | str, n_rows: int | None, longest: int = _LONGEST_ROW) -> int:
     """Keep the first `n_rows` rows (all if None) byte for byte; drop the rest and any half-written line.
 
-    Returns how many rows are left, fewer than asked where the file never had them.
+    A row of more than `longest` bytes is none: it is dropped, and all that follows it. Returns how many rows are
+    left, fewer than asked where the file never had them.
     """
     kept_rows, kept_bytes = 0, 0
     with open_regular(Path(path)) as file:
-        while (line := file.readline(_LONGEST_ROW)) and (n_rows is None or kept_rows < n_rows):
+        while (line := file.readline(longest)) and (n_rows is None or kept_rows < n_rows):
             if not line.endswith(b"\n"):
                 break
             kept_rows += 1

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ludus.display import Display
+from ludus.errors import plain_text
 from ludus.show import text
 from ludus.show.results import Episode, Measurement
 
@@ -30,7 +31,7 @@ def measured_on(m: Measurement) -> str:
     starts = (
         f"the {number} fixed starts by which the best was chosen" if m.fixed_starts else f"{number} new starts"
     )
-    others = "".join(f", {name} {value}" for name, value in m.settings.items())
+    others = "".join(f", {name} {plain_text(str(value), 200)}" for name, value in m.settings.items())
     return f"{starts}, {m.actions} actions, seed {m.seed}{others}"
 
 

@@ -66,7 +66,19 @@ def keep_measurement(path: Path, measurement: Measurement) -> None:
     """Add to the file; of very many measurements the oldest are forgotten, but not the training's own."""
     measured = read_measurements(path)
     kept, own = measured[-_MOST_MEASUREMENTS:], [m for m in measured if m.by == "train"][-1:]
-    _write(path, [*(m for m in own if m not in kept), *kept, measurement])
+    _write(path, _that_fit([*(m for m in own if m not in kept), *kept, measurement]))
+
+
+def _that_fit(measurements: Sequence[Measurement]) -> list[Measurement]:
+    """The newest that a file can hold which is read again, and the training's own."""
+    own = max((i for i, m in enumerate(measurements) if m.by == "train"), default=0)
+    fit, room = set[int](), _MOST_BYTES - 1_000
+    for i in dict.fromkeys((len(measurements) - 1, own, *reversed(range(len(measurements))))):
+        room -= len(_text_of(measurements[i])) + 2
+        if room < 0:
+            break
+        fit.add(i)
+    return [m for i, m in enumerate(measurements) if i in fit]
 
 
 def forget_later(path: Path, step: int) -> None:
@@ -78,8 +90,12 @@ def forget_later(path: Path, step: int) -> None:
 
 
 def _write(path: Path, measurements: Sequence[Measurement]) -> None:
-    text = ",\n".join(json.dumps(asdict(m), separators=(",", ":")) for m in measurements)
+    text = ",\n".join(map(_text_of, measurements))
     persistently(lambda: write_whole(path, f"[\n{text}\n]\n"))
+
+
+def _text_of(measurement: Measurement) -> str:
+    return json.dumps(asdict(measurement), separators=(",", ":"))
 
 
 def read_measurements(path: Path) -> list[Measurement]:
@@ -143,7 +159,7 @@ def _measurement(row: Any) -> Measurement | None:
     if not isinstance(row, dict) or row.get("by") not in ("train", "eval"):
         return None
     tables: list[Any] = [row.get(name) for name in ("result", "settings", "episodes")]
-    right = all(isinstance(table, dict) for table in tables)
+    right = all(isinstance(table, dict) and _is_shallow(table) for table in tables)
     right &= all(isinstance(row.get(name), str) for name in ("checkpoint", "date"))
     right &= all(_is_count(row.get(name)) for name in ("step", "trained", "seed"))
     if not right or row.get("actions") not in ("deterministic", "sampled"):
@@ -169,6 +185,12 @@ def _words(found: Any) -> dict[str, list[str]]:
         return {}
     lists = {n: v for n, v in [*found.items()][:_MOST_NAMES] if isinstance(v, list)}
     return {_plain(name): [_plain(str(word)) for word in words[:_MOST_WORDS]] for name, words in lists.items()}
+
+
+def _is_shallow(value: Any, most: int = 6) -> bool:
+    """Nested no further than what Ludus writes."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return not inner or (most > 0 and all(_is_shallow(part, most - 1) for part in inner))
 
 
 def _column(found: Any) -> list[float | None]:
