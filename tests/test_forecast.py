@@ -14,6 +14,7 @@ from ludus.config import CheckpointConfig, Plan
 from ludus.errors import TrainingError
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
+from ludus.show import machine
 from ludus.show.console import Console
 from ludus.show.jsonl import read_metrics
 from ludus.show.machine import Machine
@@ -41,9 +42,9 @@ class Told(Console):
 def test_the_plan_names_the_device_and_the_disk_and_the_time_comes_soon(tmp_path: Path) -> None:
     screen = Told()
     ludus.train("gym:CartPole-v1", tmp_path / "run", console=screen, overrides=SHORT | QUIET)
-    (machine,) = (line for line in screen.lines if line.startswith("on "))
-    assert "CPU cores; 1 checkpoint of " in machine
-    assert " on disk: " in machine
+    (device,) = (line for line in screen.lines if line.startswith("on "))
+    assert "CPU cores; 1 checkpoint of " in device
+    assert " on disk: " in device
     assert sum(line.startswith("expected time: 0:0") for line in screen.lines) == 1
 
 
@@ -96,10 +97,25 @@ def test_rows_tell_how_busy_the_processor_is_and_how_much_memory_is_held(tmp_pat
 
 
 def test_the_processor_is_measured_since_the_last_time() -> None:
-    machine, begun = Machine(), time.process_time()
+    here, begun = Machine(), time.process_time()
     while time.process_time() < begun + 0.1:
         pass
-    assert 0 < machine.metrics()["system/cpu_percent"] <= 110
+    assert 0 < here.metrics()["system/cpu_percent"] <= 110
+
+
+def test_a_child_is_found_and_what_it_did_before_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_LOOK_S", 0.0)
+    here = Machine()
+    alone = here.metrics()["system/memory_mb"]
+    busy = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        here._at = time.monotonic() - 0.01  # within which half a second of work would be more than all cores
+        told = here.metrics()
+        child.communicate(b"\n")
+    assert told["system/memory_mb"] > alone + 2
+    assert told["system/cpu_percent"] <= 110
 
 
 # Not enough -------------------------------------------------------------------------------------------

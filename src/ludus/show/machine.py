@@ -7,6 +7,7 @@ from functools import cache
 import psutil
 import torch
 
+_LOOK_S = 10.0  # seconds between two looks for children
 _NVML = "libnvidia-ml.so.1"  # comes with NVIDIA's driver
 
 
@@ -14,13 +15,15 @@ class Machine:
     """Measures this process and its children; utilisation is that since the last call."""
 
     def __init__(self) -> None:
-        self._at = time.monotonic(), _cpu_seconds(_family())
+        self._family = _family()
+        self._at = self._looked = time.monotonic()
+        self._used = _cpu_seconds(self._family)
 
     def metrics(self) -> dict[str, float]:
-        family = _family()
+        self._look_for_children()
         metrics = {
-            "system/cpu_percent": self._cpu_percent(family),
-            "system/memory_mb": sum(_resident_mb(process) for process in family),
+            "system/cpu_percent": self._cpu_percent(),
+            "system/memory_mb": sum(_resident_mb(process) for process in self._family),
         }
         if torch.cuda.is_initialized():  # else the run is not on a GPU, and asking would take memory there
             metrics["system/gpu_memory_allocated_mb"] = torch.cuda.max_memory_allocated() / 2**20
@@ -29,11 +32,19 @@ class Machine:
                 metrics["system/gpu_percent"] = busy
         return metrics
 
-    def _cpu_percent(self, family: list[psutil.Process]) -> float:
+    def _look_for_children(self) -> None:
+        """Now and then: every process of the machine is asked for its parent, which may take longer than a row."""
+        if time.monotonic() - self._looked < _LOOK_S:
+            return
+        family, self._looked = _family(), time.monotonic()
+        self._used += _cpu_seconds([process for process in family if process not in self._family])
+        self._family = family
+
+    def _cpu_percent(self) -> float:
         """Of all cores that the run may use."""
-        then, before = self._at
-        self._at = now, used = time.monotonic(), _cpu_seconds(family)
-        return 100 * max(0.0, used - before) / (max(now - then, 1e-9) * _cores())
+        then, before = self._at, self._used
+        self._at, self._used = time.monotonic(), _cpu_seconds(self._family)
+        return 100 * max(0.0, self._used - before) / (max(self._at - then, 1e-9) * _cores())
 
 
 def _family() -> list[psutil.Process]:
