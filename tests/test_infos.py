@@ -100,6 +100,32 @@ def test_numbers_are_averaged_over_an_episode(workers: int) -> None:
         env.close()
 
 
+class InTurn(Tells):
+    """Which of two numbers is told first, is asked for."""
+
+    def __init__(self, first: str = "up") -> None:
+        self.first = first
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        *rest, told = super().step(action)
+        return *rest, {name: told[name] for name in sorted(("up", "height"), key=lambda n: n != self.first)}  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_state_that_names_the_numbers_in_another_order_is_understood(workers: int) -> None:
+    settings = [GymConfig("test_infos:InTurn", workers=workers, kwargs={"first": n}) for n in ("up", "height")]
+    one, other = (make_gym(config, 1) for config in settings)
+    try:
+        for env in (one, other):
+            env.reset(0)
+            play(env, 1)
+        other.load_state(one.state())
+        assert play(other, 2) == [{name: THREE[name] for name in ("env/up", "env/height")}]
+    finally:
+        one.close()
+        other.close()
+
+
 def test_agents_of_pettingzoo_tell_each_its_own() -> None:
     env = make_pettingzoo(PettingZooConfig("test_infos:Pair"), 1)
     env.reset(0)

@@ -398,15 +398,12 @@ def _answer_requests(pipe: connection.Connection, job: "_Job") -> None:
     block = job.recipe.make_block(job.stop_env - job.first_env, job.first_env)
     block.rows = Rows.over(job.memory, job.num_rows, block.of).part(job.rows)
     pipe.send_bytes(_DONE)
-    known_names = 0  # to the trainer, of the numbers in infos
+    known_names: list[str] = []  # to the trainer, of the numbers in infos
     while True:
         request = pipe.recv_bytes()
         if request == _STEP:
             block.step(block.of.to_env(block.rows.action))
-            names, told = block.infos.names, len(block.infos.names)
-            news = json.dumps(names).encode() if told != known_names else b""
-            known_names = told
-            pipe.send_bytes(_DONE + (b"1" if block.success_seen else b"0") + news)
+            pipe.send_bytes(_DONE + (b"1" if block.success_seen else b"0") + _news(block, known_names))
             continue
         message = _unpack(request)
         if message["do"] == "close":
@@ -414,6 +411,14 @@ def _answer_requests(pipe: connection.Connection, job: "_Job") -> None:
         answer = _obey(block, message)
         if answer is not None:
             pipe.send_bytes(_DONE + _pack(answer))
+
+
+def _news(block: EnvBlock, known_names: list[str]) -> bytes:
+    """The names of the numbers in infos, where they are not those that the trainer knows."""
+    if block.infos.names == known_names:
+        return b""
+    known_names[:] = block.infos.names
+    return json.dumps(known_names).encode()
 
 
 def _obey(block: EnvBlock, message: State) -> State | None:
