@@ -247,6 +247,21 @@ def test_a_run_is_where_another_training_starts(run: ludus.Run, tmp_path: Path) 
     assert run_config(tuned).start_from.startswith(str(run))
 
 
+def test_a_run_goes_on_meaning_the_checkpoint_that_it_was_opened_with(tmp_path: Path) -> None:
+    every = {**SMALL, "eval.every": 32, "checkpoint.keep": "all"}
+    whole = ludus.train("gym:CartPole-v1", tmp_path / "run", console=Console("quiet"), overrides=every)
+    first = ludus.Run(f"{whole}@32")
+    weights = first.policy(32).state_dict()["head.linear.weight"]
+    for again in (ludus.load(first), ludus.Run(first).policy(), pickle.loads(pickle.dumps(first)).policy()):
+        assert torch.equal(again.state_dict()["head.linear.weight"], weights)
+    assert first.report().name == "report@32.html"
+    with pytest.raises(CheckpointError, match="no checkpoint at step 0"):
+        first.policy(0)
+    assert run_config(train("gym:CartPole-v1", tmp_path / "tuned", start_from=first)).start_from.endswith("@32")
+    went_on = first.resume(total_steps=64, console=Console("quiet"))
+    assert (went_on.which, (first / "set_aside" / "1").is_dir()) == ("", True)
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is not a run of Ludus"):
         ludus.Run(tmp_path)

@@ -59,7 +59,8 @@ def train(
     `run_dir`: the folder of the run; by default a new one under `runs/`.
     """
     name = environment if isinstance(environment, str) else name_of_env(environment)
-    folder = runs.train(name, run_dir, callbacks, console, config, overrides, network, network_kwargs, **settings)
+    given = {n: str(read_address(v)) if isinstance(v, Run) else v for n, v in (settings | (overrides or {})).items()}
+    folder = runs.train(name, run_dir, callbacks, console, config, given, network, network_kwargs)
     return Run(folder)
 
 
@@ -101,12 +102,12 @@ class Run(_Path):
     """
 
     _trust = False
-    _which = ""  # of its policies; empty: the best
+    which = ""  # of its checkpoints; empty: the best, or to go on the newest
 
     def __new__(cls, run: str | Path, trust: bool = False, env: Environment | None = None) -> Run:
         folder, which = read_address(run)
         self = super().__new__(cls, folder)
-        self._trust, self._which = trust, which
+        self._trust, self.which = trust, which
         if env is not None:
             _hand_over(folder, env)
         return self
@@ -127,7 +128,7 @@ class Run(_Path):
             return made
 
     def __reduce__(self) -> Any:
-        return type(self), (str(self), self._trust)  # a plain path would be made of its parts
+        return type(self), (str(read_address(self)), self._trust)  # a plain path would be made of its parts
 
     @property
     def path(self) -> Path:
@@ -174,8 +175,11 @@ class Run(_Path):
         return runs.evaluate_run(self._at(which), episodes, deterministic, seed, self._trust).summary()
 
     def report(self) -> Path:
-        """Write report.html, one page with curves, evaluations and a replay; the path of it."""
-        return runs.write_run_report(self.path, self._trust)
+        """Write report.html, one page with curves, evaluations and a replay; the path of it.
+
+        Of a run that was opened as "runs/cartpole@final" the page is report@final.html.
+        """
+        return runs.write_run_report(self, self._trust)
 
     def play(self, which: str | int = "", port: int = 8080, seconds: float | None = None) -> None:
         """Watch a policy live in the browser, until Ctrl-C or for so many `seconds`."""
@@ -195,15 +199,18 @@ class Run(_Path):
         console: Console | None = None,
         overrides: dict[str, Any] | None = None,
     ) -> Run:
-        """Go on where the training stopped, or beyond its end, to `total_steps`."""
+        """Go on where the training stopped, or beyond its end, to `total_steps`.
+
+        A run that was opened as "runs/cartpole@100000" goes back there first: what came after is set aside.
+        """
         more = {} if total_steps is None else {"loop.total_steps": total_steps, "loop.epochs": 0}
-        runs.resume(self.path, callbacks, console, more | (overrides or {}), self._trust)
-        return self
+        folder = runs.resume(self, callbacks, console, more | (overrides or {}), self._trust)
+        return Run(folder, self._trust) if self.which else self
 
     def _at(self, which: str | int) -> Path:
         """The address of a policy of the run, which all that is done with one takes."""
-        which = which or self._which
-        return Path(f"{self.path}@{which}") if which else self.path
+        which = self.which if which == "" else which
+        return Path(f"{self.path}@{which}") if which != "" else self.path
 
 
 def _hand_over(folder: Path, env: Environment) -> None:

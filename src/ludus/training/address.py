@@ -45,9 +45,12 @@ class Address(NamedTuple):
 
 
 def read_address(run: str | os.PathLike[str]) -> Address:
-    """The run and the checkpoint that the text names. The run is there, and nothing in it leads elsewhere."""
-    address = _read(Path(run))
-    folder = address.folder
+    """The run and the checkpoint that the text names. The run is there, and nothing in it leads elsewhere.
+
+    A `ludus.Run` is a path that knows which of its checkpoints is meant.
+    """
+    folder, which = _read(Path(run))
+    address = Address(folder, which or getattr(run, "which", ""))
     try:
         if not folder.exists():
             raise CheckpointError(f"There is no run folder {folder}.")
