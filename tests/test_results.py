@@ -193,6 +193,23 @@ def test_ctrl_c_while_the_result_is_measured_leaves_a_whole_run(
     assert (tmp_path / "run" / "report.html").exists()
 
 
+def test_a_measurement_that_breaks_leaves_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fragile() -> gym.Env:
+        if broken:
+            raise KeyError("gone")
+        return gym.make("CartPole-v1")
+
+    class Break(ludus.Callback):
+        def on_end(self, run: Trainer) -> None:
+            broken.append(True)
+
+    broken: list[bool] = []
+    settings = {**CARTPOLE, "log.report": True}
+    run = ludus.train(fragile, tmp_path / "run", [Break()], Console("plain"), overrides=settings)
+    assert "Not measured" in capsys.readouterr().out
+    assert (run / "report.html").exists()
+
+
 # Episodes on record ---------------------------------------------------------------------------------
 class StopAt(ludus.Callback):
     def __init__(self, iteration: int) -> None:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -24,7 +24,7 @@ from ludus.envs.given import about_given, told_name
 from ludus.envs.importing import refuse_while_importing
 from ludus.envs.showing import make_shown_env, scene_of
 from ludus.envs.vec import VecEnv
-from ludus.errors import ConfigError, LudusError, plain_text
+from ludus.errors import ConfigError, LudusError, plain_text, tell_exception
 from ludus.files import is_temporary, persistently, write_whole
 from ludus.measuring import Measured, cast_of, final_episodes, measure_run
 from ludus.policies.factory import name_of_network
@@ -104,8 +104,8 @@ def train(
             about = [*trainer.lines(), *trainer.job.lines(), *trainer.forecast()]
             screen.plan(f"{told} → {folder}", [*about, *started, *about_given(config.env)])
             trainer.run()
-            measured = _measure_at_end(trainer)
-        _finish(trainer, measured)
+            end = _measure_at_end(trainer)
+        _finish(trainer, end)
     return folder
 
 
@@ -146,8 +146,8 @@ def resume(
             if not trainer.complete:  # else a kill came between the last checkpoint and the end
                 (folder / FINAL).unlink(missing_ok=True)  # what it points to is no longer the end
                 trainer.run()
-            measured = _measure_at_end(trainer)
-        _finish(trainer, measured)
+            end = _measure_at_end(trainer)
+        _finish(trainer, end)
     return folder
 
 
@@ -191,15 +191,22 @@ def _trainer(
     return Trainer(config, folder, screen, _sinks(folder, config, screen), make_job, callbacks, keep_folder)
 
 
-def _measure_at_end(trainer: Trainer) -> Measured | None:
-    """The best policy on new starts, when the training has come to its end; None also where Ctrl-C ends it."""
+class _End(NamedTuple):
+    """What the end of a training has brought."""
+
+    measured: Measured | None = None
+    stopped: bool = False  # by Ctrl-C, before it was measured
+
+
+def _measure_at_end(trainer: Trainer) -> _End:
+    """The best policy on new starts, when the training has come to its end."""
     config, folder, screen = trainer.stages[-1].config, trainer.run_dir, trainer.console
     if not trainer.complete:
-        return None
+        return _End()
     newest = checkpoints_in(folder / CHECKPOINTS)[-1]
     persistently(lambda: point(folder / FINAL, newest))  # first: whatever happens now, the run is whole
     if not _measures_at_end(config):
-        return None
+        return _End()
     lengths = [row["eval/mean_ep_length"] for row in _metrics_of(folder) if "eval/mean_ep_length" in row]
     episodes = final_episodes(config, trainer.plan.total_steps, lengths[-1] if lengths else 1.0)
     screen.message("Measuring the best policy on new starts …")
@@ -212,11 +219,15 @@ def _measure_at_end(trainer: Trainer) -> Measured | None:
             stop = lambda: interrupt.requested  # noqa: E731
             measured = measure_run(folder, episodes, trust=True, by="train", should_stop=stop)
         except Exception as error:  # noqa: BLE001 (whatever breaks an episode, the training has succeeded)
-            screen.warning(f"Not measured: {error}")
-            return None
+            screen.warning(f"Not measured: {_told(error)}")
+            return _End()
     if measured is not None:
         trainer.write_result(measured.kept.result)
-    return measured
+    return _End(measured, stopped=measured is None)
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, LudusError) else tell_exception(error)
 
 
 def _measures_at_end(config: TrainConfig) -> bool:
@@ -228,24 +239,23 @@ def _metrics_of(folder: Path) -> list[dict[str, float]]:
     return read_metrics(metrics) if metrics.exists() else []  # a lost one is no reason to lose the run as well
 
 
-def _finish(trainer: Trainer, measured: Measured | None) -> None:
-    folder, screen = trainer.run_dir, trainer.console
+def _finish(trainer: Trainer, end: _End) -> None:
+    folder, screen, measured = trainer.run_dir, trainer.console, end.measured
     if not trainer.complete:
         go_on = f"Go on with: {_command('resume', folder)}"
         screen.finish([f"Stopped at step {trainer.step:,} and saved.", go_on])
         return
-    skipped = measured is None and _measures_at_end(trainer.config)
-    if trainer.config.log.report and not skipped:
+    if trainer.config.log.report and not end.stopped:
         screen.message("Writing the report …")
         try:
             write_run_report(folder, trust=True)  # what it names is running already
         except Exception as error:  # noqa: BLE001 (whatever breaks a picture, the training has succeeded)
-            screen.warning(f"No report: {error}")
+            screen.warning(f"No report: {_told(error)}")
     for warning in (*trainer.job.warnings, *trainer.unreached_stages()):
         screen.warning(warning)
     done = f"Trained {trainer.step:,} {trainer.plan.unit} in {trainer.counters.seconds:.0f} s."
     result = [] if measured is None else ["", *result_lines(measured.kept, screen.state.display)]
-    if skipped:
+    if end.stopped:
         result = ["", f"Not measured; that, and the report, follow with: {_command('resume', folder)}"]
     screen.finish([f"{done} Run folder: {folder}", *_what_next(trainer), *result])
 
