@@ -59,7 +59,8 @@ def train(
     `run_dir`: the folder of the run; by default a new one under `runs/`.
     """
     name = environment if isinstance(environment, str) else name_of_env(environment)
-    given = {n: str(read_address(v)) if isinstance(v, Run) else v for n, v in (settings | (overrides or {})).items()}
+    all_given = settings | (overrides or {})
+    given = {key: str(read_address(v)) if isinstance(v, Run) else v for key, v in all_given.items()}
     folder = runs.train(name, run_dir, callbacks, console, config, given, network, network_kwargs)
     return Run(folder)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from ludus.commands.arguments import Flag, Verb, call
+from ludus.errors import plain_text
 
 _MOST_FAILURES = 100  # listed
 
@@ -184,7 +185,7 @@ def export(arguments: list[str]) -> None:
 
         difference = export_onnx(run, file, trust)
         print(f"{file}: largest difference to torch {difference:.1e}")
-        print(*_metadata_lines(read_metadata(file)), sep="\n")
+        print(*map(plain_text, _metadata_lines(read_metadata(file))), sep="\n")
 
     call(command, arguments, "ludus export")
 
