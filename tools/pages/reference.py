@@ -18,7 +18,13 @@ from pages.figures import table
 
 def pages() -> dict[str, str]:
     """Name → text of every page."""
-    return {"commands": commands(), "settings": settings(), "metrics": metrics(), "python": python()}
+    return {
+        "commands": commands(),
+        "settings": settings(),
+        "presets": presets(),
+        "metrics": metrics(),
+        "python": python(),
+    }
 
 
 def commands() -> str:
@@ -56,6 +62,22 @@ def settings() -> str:
     for kind, config_class in ENV_KINDS.items():
         parts += [f"### {kind}", _settings_table(config_class(), "env.")]
     return "\n\n".join(parts) + "\n"
+
+
+def presets() -> str:
+    """What each preset sets otherwise than the defaults."""
+    parts = ["# Settings of the presets", "What a preset changes; all else is as in [settings](settings.md)."]
+    for name, preset in all_presets().items():
+        usual = _values(type(preset.config)()) | _values(type(preset.config.env)(), "env.")
+        changed = {flag: text for flag, text in _values(preset.config).items() if usual.get(flag) != text}
+        rows = [[f"`--{flag}`", f"`{text}`"] for flag, text in changed.items() if flag != "algo" and text]
+        parts += [f"## {name}", preset.summary, table(["flag", "value"], rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _values(config: Any, prefix: str = "") -> dict[str, str]:
+    """Every setting by its flag, as a flag takes it."""
+    return {flag.strip("`-"): value.strip("`") for flag, value, _ in _rows(config, prefix, (), ())}
 
 
 def metrics() -> str:

@@ -42,10 +42,16 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links as the site has them, and formulas drawn."""
     markdown = _links(markdown, page.file.src_uri)
     markdown = FENCE.sub(lambda match: f"\n{convert(match[1].strip(), display='block')}\n", markdown)
-    pieces = CODE.split(markdown)
-    return "".join(
-        piece if i % 2 else INLINE.sub(lambda match: convert(match[1]), piece) for i, piece in enumerate(pieces)
-    )
+    return "".join(_code(piece) if i % 2 else _formulas(piece) for i, piece in enumerate(CODE.split(markdown)))
+
+
+def _formulas(text: str) -> str:
+    return INLINE.sub(lambda match: convert(match[1]), text)
+
+
+def _code(text: str) -> str:
+    """In a table GitHub wants a bar inside of code escaped; here the backslash would be shown."""
+    return text if text.startswith("```") else text.replace("\\|", "|")
 
 
 def _links(markdown: str, page: str) -> str:
