@@ -3,6 +3,7 @@
 import json
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -211,6 +212,20 @@ def test_unknown_version_suggests_the_known_one() -> None:
 def test_missing_module_is_named() -> None:
     with pytest.raises(ConfigError, match=r"'no_such_package' cannot be found.*'no_such_package:Env-v0'"):
         make("no_such_package:Env-v0")
+
+
+def test_an_environment_that_the_module_lacks_is_told_by_those_that_it_has() -> None:
+    with pytest.raises(ConfigError, match=r"'gym_test_envs' neither has nor registers.*'Script'.*mean 'Scripted'"):
+        make("gym_test_envs:Script")
+
+
+def test_a_module_misspelt_is_looked_for_in_the_present_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_reach.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"here or among the installed packages.*Did you mean 'my_reach'"):
+        make("my_reech:Reach")
 
 
 def test_missing_dependency_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

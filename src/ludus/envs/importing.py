@@ -112,8 +112,9 @@ def import_module_of(module: str, env_id: str, search_here: bool = True) -> Any:
             raise ConfigError(f"The module {module!r} of {env_id!r} fails to import: {problem}") from error
         itself = missing == module
         what = f"The module {module!r}" if itself else f"The package {missing!r} that it needs"
-        hint = did_you_mean(module, _siblings(module)) if itself else ""
-        raise ConfigError(f"{what} cannot be found for {env_id!r}; is it installed?{hint}") from error
+        hint = did_you_mean(module, _siblings(module)) if itself and search_here else ""
+        where = ", here or among the installed packages" if itself and search_here else ""
+        raise ConfigError(f"{what} cannot be found for {env_id!r}{where}; is it installed?{hint}") from error
     finally:
         _being_imported.pop()
 
@@ -128,7 +129,7 @@ def refuse_while_importing() -> None:
 
 
 def _siblings(module: str) -> list[str]:
-    """What else there is in the package that was to hold the module."""
-    package = module.rpartition(".")[0]
-    path = getattr(sys.modules.get(package), "__path__", None)
-    return [f"{package}.{found.name}" for found in pkgutil.iter_modules(path)] if path else []
+    """What else there is in the package, or in the present folder, that was to hold the module."""
+    package, dot, _ = module.rpartition(".")
+    path = getattr(sys.modules.get(package), "__path__", None) if package else [os.getcwd()]
+    return [f"{package}{dot}{found.name}" for found in pkgutil.iter_modules(path)] if path else []

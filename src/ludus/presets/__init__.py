@@ -66,11 +66,18 @@ def _instead_of(name: str) -> str:
     """What may be meant by a name that no preset has."""
     import gymnasium
 
-    if name in gymnasium.registry:
+    prefix, colon, rest = name.partition(":")
+    if colon and (near := did_you_mean(name, (f"{kind}:{rest}" for kind in OPEN_KINDS if _alike(kind, prefix)))):
+        return near
+    if name in gymnasium.registry or rest:  # the latter names a module and what is in it
         return f" Did you mean 'gym:{name}'?"
     kinds = ", ".join(f"{kind}:…" for kind in OPEN_KINDS)
     found = did_you_mean(name, preset_summaries()) or _meant_in_gymnasium(name, gymnasium.registry)
     return f"{found} 'ludus list' shows them all; environments of other packages are {kinds}."
+
+
+def _alike(kind: str, prefix: str) -> bool:
+    return bool(did_you_mean(prefix, [kind]))
 
 
 def _meant_in_gymnasium(name: str, known: Iterable[str]) -> str:

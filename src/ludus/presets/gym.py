@@ -161,7 +161,9 @@ def preset_for(env_id: str) -> Preset:
         config = _TUNED_FAMILIES[spec.namespace](config)
     if config.ppo is locomotion.PPO:
         config = dataclasses.replace(config, env=GymConfig(id=env_id, num_envs=64))
-    return Preset(f"gym:{env_id}", f"Gymnasium's {spec.id}.", config)
+    module = env_id.rpartition(":")[0]
+    summary = f"The environment {spec.id} of {module}." if module else f"Gymnasium's {spec.id}."
+    return Preset(f"gym:{env_id}", summary, config)
 
 
 def _preset_for_given(env_id: str, made: Given) -> Preset:

@@ -6,7 +6,7 @@ With `workers` the same environments run in processes of their own (`workers.py`
 """
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
@@ -98,10 +98,21 @@ def find_env(env_id: str) -> FoundEnv:
     except gym.error.Error as error:
         if callable(getattr(found, name, None)):
             return _unregistered(name, find_callable(env_id, "", "Gymnasium environment", ("Env",)))
+        if module:
+            raise ConfigError(_absent(module, name, vars(found))) from error
         raise ConfigError(
             f"There is no Gymnasium environment {name!r}.{did_you_mean(name, gym.registry)} One of another "
             "package is named with the module that registers it or has its class, as in 'my_package:MyEnv-v0'."
         ) from error
+
+
+def _absent(module: str, name: str, members: Mapping[str, Any]) -> str:
+    """The module has no such environment; those that it has are named."""
+    classes = [n for n, value in members.items() if isinstance(value, type) and issubclass(value, gym.Env)]
+    own = [n for n in classes if members[n].__module__ == module]
+    near = did_you_mean(name, own) or did_you_mean(name, gym.registry)
+    has = "" if near or not own else f" It has {', '.join(map(repr, own[:5]))}."
+    return f"The module {module!r} neither has nor registers an environment {name!r}.{near}{has}"
 
 
 def _unregistered(name: str, make: Callable[..., gym.Env]) -> FoundEnv:
