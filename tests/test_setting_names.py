@@ -164,6 +164,9 @@ def test_a_training_in_the_words_of_another_library(tmp_path: Path) -> None:
         ("gym:CartPole-v1 --every 5", "is a setting of eval and checkpoint: say which, --eval.every or"),
         ("gym:CartPole-v1 --policy MlpPolicy", "--policy: the network follows the observations"),
         ("gym:CartPole-v1 --seed", "--seed needs a value"),
+        ("gym:CartPole-v1 --callback a:B", "given in Python: ludus.train(…, callbacks=["),
+        ("my_env:Reach", "Did you mean 'gym:my_env:Reach'?"),
+        ("gmy:CartPole-v1", "Did you mean 'gym:CartPole-v1'?"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_answered_in_a_sentence(words: str, told: str, tmp_path: Path) -> None:
@@ -174,7 +177,7 @@ def test_a_mistake_is_answered_in_a_sentence(words: str, told: str, tmp_path: Pa
 
 
 def test_the_value_of_a_flag_is_not_taken_for_the_preset(tmp_path: Path) -> None:
-    words = ("--run-dir", "forage", "--log.no-report", "gym:CartPole-v1", "--total-steps", "1e2")
+    words = ("--run-dir", "forage", "--no-log.report", "gym:CartPole-v1", "--total-steps", "1e2")
     done = run(ludus_command("train", *words, *SMALL[:4]), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "forage" / "config.yaml").exists()

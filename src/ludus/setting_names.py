@@ -50,6 +50,7 @@ _VALUE_CLIP = (
     Told("take --ppo.value-clip, in units of the normalised return; 0 does not limit it.", "ppo"),
     "ppo.value_clip",
 )
+_CALLBACKS = Told("callbacks are objects, given in Python: ludus.train(…, callbacks=[MyCallback()]).")
 _ENV = Told("name the environment first: ludus train gym:CartPole-v1.")
 _ONE_RATE = (Told("take --replay.learning-rate, which all networks share.", "replay"), "replay.learning_rate")
 
@@ -146,7 +147,9 @@ OTHERS: dict[str, tuple[str | Changed | Both | Told, ...]] = {
     "run_name": (_RUN_DIR,),
     "log_folder": (_RUN_DIR,),
     "logdir": (_RUN_DIR,),
-    "verbose": (Told("--quiet prints nothing but errors and the last line."),),
+    "verbose": (Told("--quiet (in Python quiet=True) prints no progress."),),
+    "callback": (_CALLBACKS,),
+    "callbacks": (_CALLBACKS,),
     "cuda": (Told("take --device cuda or --device cpu."),),
     "env": (_ENV,),
     "env_id": (_ENV,),

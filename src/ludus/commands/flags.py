@@ -36,7 +36,8 @@ def _setting(flag: str, config: TrainConfig) -> tuple[str, bool]:
     """The setting that a flag names, and whether it is wanted: `--log.no-report` is `log.report`, and is not."""
     name = flag.removeprefix("--").replace("-", "_")
     section, dot, last = name.rpartition(".")
-    for candidate, truth in ((name, True), (f"{section}{dot}{last.removeprefix('no_')}", False)):
+    off = (f"{section}{dot}{last.removeprefix('no_')}", name.removeprefix("no_"))  # the latter: --no-log.report
+    for candidate, truth in ((name, True), *((negated, False) for negated in off)):
         if has_setting(config, full_name(candidate, config)):
             return candidate, truth
     refuse_foreign(config, [name])
