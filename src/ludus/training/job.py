@@ -27,6 +27,7 @@ class Job(ABC):
     models: Mapping[str, Model]  # saved under these names: "policy" acts, "reward" judges
     batch_loss: str = ""  # a loss that is kept of every batch, in NAME.f32, and shown as train/name; empty: none
     rate_name: str  # of the setting to make smaller when training diverges
+    cautions: tuple[str, ...] = ()  # to be said when it starts
     warnings: tuple[str, ...] = ()  # to be said when it starts, and again when it ends
     grows_by: int = 0  # bytes that checkpoints will have more than at the start
     waits: bool = True  # False: an iteration may still be under way on a GPU when it returns

@@ -195,7 +195,7 @@ class Trainer:
         with Interrupt(self.console.message) as interrupt:
             self._interrupted = lambda: interrupt.requested
             try:
-                for warning in self.job.warnings:
+                for warning in (*self.job.cautions, *self.job.warnings):
                     self.console.warning(warning)
                 if not self._watched:
                     self.console.warning("No environment is stepped: on_step and on_episode are never called.")

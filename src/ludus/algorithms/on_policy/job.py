@@ -64,9 +64,9 @@ class OnPolicyJob(Job):
         self.models = {"policy": self.policy}
         self.memory_plan = self._plan_memory(groups)
         refuse_what_cannot_fit(self.memory_plan.total, self.memory_plan.line(), config.memory_advice, device)
-        self.warnings = limit_warnings(config, groups[0])
+        self.cautions = limit_warnings(config, groups[0])
         if lacks_warp(getattr(config.env, "simulator", "threads"), device, groups[0].num_rows):
-            self.warnings += (
+            self.warnings = (
                 "MuJoCo Warp is not installed, so the CPU's threads simulate, which is much slower: "
                 "pip install 'ludus[gpu]'",
             )

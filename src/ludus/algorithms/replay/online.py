@@ -39,7 +39,7 @@ class OffPolicyJob(ReplayJob):
         self._longest = longest
         if unlimited := limit_warnings(config, envs[0]):
             room = f"The replay has room for episodes of {longest:,} steps; a longer one ends the training."
-            self.warnings += (*unlimited, f"{room} --replay.longest makes more room.")
+            self.cautions = (*unlimited, f"{room} --replay.longest makes more room.")
         fields = {"obs": obs_field(policy.obs_space)}, ((policy.head.action_size,), torch.float32)
         shape = (*fields, replay.capacity, rows, longest)
         hidden, frames = config.episodic_reward, envs[0].stacked_frames
