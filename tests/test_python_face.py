@@ -268,11 +268,12 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_trainings_that_begin_in_the_same_second_have_folders_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda form: "20260101-120000")
-    first, second = (ludus.train(Follow, console=Console("quiet"), overrides=SMALL) for _ in range(2))
+    first, second = (ludus.train(Follow, quiet=True, overrides=SMALL) for _ in range(2))
+    assert all(line.startswith("WARNING") for line in capsys.readouterr().out.splitlines())
     assert (first.name, second.name) == ("20260101-120000-0", "20260101-120000-0-2")
 
 

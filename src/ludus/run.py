@@ -42,6 +42,7 @@ def train(
     overrides: dict[str, Any] | None = None,
     network: MakeNetwork | str | None = None,
     network_kwargs: dict[str, Any] | None = None,
+    quiet: bool = False,
     **settings: Any,
 ) -> Run:
     """Train a policy, and return the run.
@@ -56,8 +57,9 @@ def train(
     `ludus.Algorithm`; `config` replaces the preset's own settings.
 
     `network`: a `torch.nn.Module` class of your own, made of the shape of one observation and `network_kwargs`.
-    `run_dir`: the folder of the run; by default a new one under `runs/`.
+    `run_dir`: the folder of the run; by default a new one under `runs/`. `quiet`: print warnings alone.
     """
+    console = _silent(console, quiet)
     name = environment if isinstance(environment, str) else name_of_env(environment)
     all_given = settings | (overrides or {})
     given = {key: str(read_address(v)) if isinstance(v, Run) else v for key, v in all_given.items()}
@@ -72,16 +74,21 @@ def resume(
     overrides: dict[str, Any] | None = None,
     trust: bool = False,
     env: Environment | None = None,
+    quiet: bool = False,
 ) -> Run:
     """Go on with a run exactly where it was: from its newest intact checkpoint, or from its beginning.
 
     `overrides` changes settings: `{"loop.total_steps": 200_000}`. `trust`: import the code that the run names,
     although it was trained by another user or elsewhere. `env`: the environment again, where it was handed over as
-    an object that has no name.
+    an object that has no name. `quiet`: print warnings alone.
     """
     if env is not None:
         _hand_over(run_folder(run), env)
-    return Run(runs.resume(run, callbacks, console, overrides, trust))
+    return Run(runs.resume(run, callbacks, _silent(console, quiet), overrides, trust))
+
+
+def _silent(console: Console | None, quiet: bool) -> Console | None:
+    return Console("quiet") if quiet and console is None else console
 
 
 class Curve(NamedTuple):
@@ -199,12 +206,15 @@ class Run(_Path):
         callbacks: Sequence[Callback] = (),
         console: Console | None = None,
         overrides: dict[str, Any] | None = None,
+        quiet: bool = False,
     ) -> Run:
         """Go on where the training stopped, or beyond its end, to `total_steps`.
 
         A run that was opened as "runs/cartpole@100000" goes back there first: what came after is set aside.
+        `quiet`: print warnings alone.
         """
         more = {} if total_steps is None else {"loop.total_steps": total_steps, "loop.epochs": 0}
+        console = _silent(console, quiet)
         folder = runs.resume(self, callbacks, console, more | (overrides or {}), self._trust)
         return Run(folder, self._trust) if self.which else self
 

@@ -257,10 +257,10 @@ def _finish(trainer: Trainer, end: _End) -> None:
     result = [] if measured is None else ["", *result_lines(measured.kept, screen.state.display)]
     if end.stopped:
         result = ["", f"Not measured; that, and the report, follow with: {_command('resume', folder)}"]
-    screen.finish([f"{done} Run folder: {folder}", *_what_next(trainer), *result])
+    screen.finish([f"{done} Run folder: {folder}", *_what_next(trainer, measured), *result])
 
 
-def _what_next(trainer: Trainer) -> list[str]:
+def _what_next(trainer: Trainer, result: Measured | None) -> list[str]:
     """Commands that make use of the run, ready to be copied."""
     config, folder = trainer.config, trainer.run_dir
     if not find_algorithm(config.algo).acts:
@@ -273,6 +273,8 @@ def _what_next(trainer: Trainer) -> list[str]:
         if table := display_of(config.env).table:  # then the starts are fixed, and so is their number
             measured, starts = _command("eval", folder), f"{table.kind} by {table.kind}"
         used = {measured: f"how good it is, {starts}"}
+        if result is not None and result.kept.result.get("success_rate", 1.0) < 1.0:
+            used[f"{_command('eval', folder)} --failures"] = "which starts fail"
         if _can_be_watched(config):
             used[_command("play", folder)] = "watch it in the browser"
     if about_given(config.env):  # which the command would not find

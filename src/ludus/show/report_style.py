@@ -65,7 +65,7 @@ tr.best td { color: var(--good); font-weight: 600; }
 .meter { background: linear-gradient(90deg, hsl(var(--h) 65% 48% / .38) var(--p), transparent 0); }
 .words { text-align: left; } .scroll.low { max-height: 424px; } th.words { text-align: left; }
 .maps { display: flex; flex-wrap: wrap; gap: 10px 34px; padding: 14px 16px; align-items: flex-end; }
-.maps figure { margin: 0; } .maps figcaption { margin-bottom: 6px; } .maps .legend { width: 100%; }
+.maps figure { margin: 0; } .maps figcaption { margin-bottom: 6px; } .maps .legend { width: 0; min-width: 100%; }
 .maps svg { display: block; max-width: 100%; } .table { fill: none; stroke: var(--line); }
 circle.good { fill: var(--good); opacity: .55; } circle.bad { fill: var(--bad); opacity: .85; }
 .failures { display: flex; flex-wrap: wrap; gap: 12px; } .failures .scroll { flex: 1 1 420px; }

@@ -48,6 +48,8 @@ class Callback:
     def on_episode(self, run: "Trainer", episode: EndedEpisode) -> bool | None:
         """After each episode that ended in training: `episode.reward`, `.length`, `.success`, `.metrics`.
 
+        The metrics go by their names after `rollout/`; a number in the `info` of a Gymnasium environment is
+        `episode.metrics["env/NAME"]`, its mean over the episode.
         False ends the training after the iteration. Costs nothing where no callback has it.
         """
 
