@@ -112,7 +112,7 @@ def import_module_of(module: str, env_id: str, search_here: bool = True) -> Any:
             raise ConfigError(f"The module {module!r} of {env_id!r} fails to import: {problem}") from error
         itself = missing == module
         what = f"The module {module!r}" if itself else f"The package {missing!r} that it needs"
-        hint = did_you_mean(module, _siblings(module)) if itself and search_here else ""
+        hint = did_you_mean(module, _siblings(module, search_here)) if itself else ""
         where = ", here or among the installed packages" if itself and search_here else ""
         raise ConfigError(f"{what} cannot be found for {env_id!r}{where}; is it installed?{hint}") from error
     finally:
@@ -128,8 +128,9 @@ def refuse_while_importing() -> None:
         )
 
 
-def _siblings(module: str) -> list[str]:
+def _siblings(module: str, search_here: bool) -> list[str]:
     """What else there is in the package, or in the present folder, that was to hold the module."""
     package, dot, _ = module.rpartition(".")
-    path = getattr(sys.modules.get(package), "__path__", None) if package else [os.getcwd()]
+    here = [os.getcwd()] if search_here else None
+    path = getattr(sys.modules.get(package), "__path__", None) if package else here
     return [f"{package}{dot}{found.name}" for found in pkgutil.iter_modules(path)] if path else []
