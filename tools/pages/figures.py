@@ -56,7 +56,8 @@ class Measured:
 
     @property
     def low(self) -> str:
-        return self._text(min(self.seeds))
+        """Without its unit: "{low} to {high}" tells it once."""
+        return f"{min(self.seeds):,g}".replace("-", "−")
 
     @property
     def high(self) -> str:
