@@ -120,6 +120,9 @@ def test_the_policy_of_every_checkpoint_is_loaded_evaluated_and_reported(copied:
     page = write_run_report(f"{copied}@64")
     assert page == copied / "report@64.html"
     assert "Replay of the policy @64" in page.read_text()
+    with pytest.raises(CheckpointError, match="no checkpoint at step 63"):
+        write_run_report(f"{copied}@63")
+    assert not (copied / "report@63.html").exists()
 
 
 def test_a_policy_of_a_checkpoint_is_exported(trained: Path, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ MAP = {
     "export": "envs.interface envs.row_space errors files policies saved_run version",
     "viewing": "envs errors policies show training",
     "provenance": "config envs errors presets version",
-    "measuring": "config config_files envs errors policies presets saved_run show training viewing",
+    "measuring": "config config_files envs errors policies presets ranges saved_run show training viewing",
     "filming": "config envs errors measuring policies saved_run show training viewing",
     "motion_viewing": "envs errors show",
     "runs": "algorithms.registry config config_files envs errors files measuring policies presets provenance "

@@ -23,6 +23,7 @@ from ludus import cli
 from ludus.config import EvalConfig, TrainConfig
 from ludus.envs.abilities import describe_starts
 from ludus.envs.showing import drawable_env, make_shown_env
+from ludus.errors import ConfigError
 from ludus.measuring import cast_of, final_episodes
 from ludus.provenance import command_line, commit_of, differences
 from ludus.saved_run import run_config
@@ -125,6 +126,14 @@ def test_ludus_eval_repeats_the_result_and_keeps_its_own(call: Callable[..., str
     )
     assert not other.usual
     assert headline([repeated, other], repeated.checkpoint) == repeated
+
+
+def test_a_seed_below_0_is_one_sentence(call: Callable[..., str], kuka: Path) -> None:
+    for verb in ("eval", "video"):
+        with pytest.raises(SystemExit):
+            call(verb, kuka, "--seed", "-1")
+    with pytest.raises(ConfigError, match=r"--seed is -1; it must be at least 0"):
+        ludus.Run(kuka).evaluate(1, seed=-1)
 
 
 def test_neither_training_nor_the_choice_of_the_best_has_seen_the_starts(kuka: Path) -> None:

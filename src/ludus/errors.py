@@ -111,7 +111,7 @@ def tell_exception(error: BaseException) -> str:
 
 def users_line(error: BaseException) -> str:
     """The last line of the user's own files that an exception came through; empty where there is none."""
-    return _last_line(error, lambda file: not file.startswith(_INSTALLED))
+    return _last_line(error, lambda file: not file.startswith(_INSTALLED) and not file.endswith(".pyx"))
 
 
 def _last_line(error: BaseException, is_wanted: Callable[[str], bool]) -> str:

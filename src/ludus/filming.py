@@ -14,7 +14,7 @@ from ludus.envs.mujoco.film import PICTURES, FilmCamera, Shot
 from ludus.envs.showing import Shown, drawable_env, make_shown_env, scene_of
 from ludus.envs.vec import VecEnv, derive_seed
 from ludus.errors import ConfigError, LudusError
-from ludus.measuring import cast_of, measure_run
+from ludus.measuring import cast_of, measure_run, with_seed
 from ludus.policies.fit import refuse_misfit
 from ludus.policies.policy import Policy
 from ludus.saved_run import load_from, run_folder, trusted_config
@@ -63,7 +63,7 @@ def film_run(
         raise ConfigError(f"--episodes is {episodes}; it must be at least 1.")
     if fps is not None and not 1 <= fps <= 240:
         raise ConfigError(f"--fps is {fps:g}; it must be from 1 to 240.")
-    config = trusted_config(folder, trust)
+    config = with_seed(trusted_config(folder, trust), seed)
     policy, checkpoint = load_from(run, trust)
     cast = _cast(run, config, checkpoint.name, episodes, failures, seed, trust)
     env = _stage(config, cast, clips)
@@ -96,7 +96,7 @@ def _cast(
 ) -> Cast:
     """Which episodes are filmed: the first ones on new starts, or those of a measurement that failed."""
     if not failures:
-        stream = derive_seed(config.seed if seed is None else seed, NEW_STREAM)
+        stream = derive_seed(config.seed, NEW_STREAM)
         rows = min(episodes, config.env.num_envs)
         return Cast(stream, rows, (), range(episodes), config.eval.max_steps)
     measured = headline(read_measurements(run_folder(run) / RESULTS), checkpoint) if seed is None else None

@@ -22,6 +22,7 @@ from ludus.envs.vec import derive_seed
 from ludus.errors import ConfigError
 from ludus.policies.fit import refuse_misfit
 from ludus.presets import find_preset
+from ludus.ranges import check_fields
 from ludus.saved_run import load_from, run_folder, trusted_config
 from ludus.show.result_text import failures_of
 from ludus.show.results import MOST_EPISODES, Measurement, episodes_of, keep_measurement
@@ -63,7 +64,7 @@ def measure_run(
     JSON. `trust` as in `resume`.
     """
     folder = run_folder(run)
-    config = trusted_config(folder, trust)
+    config = with_seed(trusted_config(folder, trust), seed)
     if episodes is None:
         episodes = config.eval.final_episodes or USUAL_EPISODES
     if episodes < 1:
@@ -74,11 +75,10 @@ def measure_run(
     device = torch.device("cuda" if seen_there else "cpu")
     policy, checkpoint = load_from(run, trust)
     env = make_trial_env(_randomized(config.env, randomization), clips, episodes, device)
-    seed = config.seed if seed is None else seed
     try:
         refuse_misfit(policy, env)
         limits = (should_stop, config.eval.max_steps)
-        stream = derive_seed(seed, NEW_STREAM)
+        stream = derive_seed(config.seed, NEW_STREAM)
         result = evaluate(policy.to(device), env, episodes, stream, deterministic, *limits)
         if should_stop():
             return None
@@ -89,7 +89,7 @@ def measure_run(
             trained=step_of(checkpoints_in(folder / CHECKPOINTS)[-1]),
             best=checkpoint == best_checkpoint(folder / CHECKPOINTS),
             actions="deterministic" if deterministic else "sampled",
-            seed=seed,
+            seed=config.seed,
             result=result.summary(),
             settings=_other_settings(clips, randomization),
             fixed_starts=env.fixed_starts,
@@ -100,6 +100,14 @@ def measure_run(
         return Measured(result, tabulate(env, result.metrics, result.labels), measurement)
     finally:
         env.close()
+
+
+def with_seed(config: TrainConfig, seed: int | None) -> TrainConfig:
+    """The same with another seed, where one is given."""
+    if seed is not None:
+        config = replace(config, seed=seed)
+        check_fields(config)
+    return config
 
 
 def _other_settings(clips: str, randomization: str | dict[str, Any] | None) -> dict[str, Any]:

@@ -416,6 +416,8 @@ def write_run_report(run: str | Path, trust: bool = False) -> Path:
     from ludus.viewing import ANY_FOUR, record_replays
 
     address = read_address(run)
+    if address.which:
+        find_checkpoint(address)  # one that is not there is refused, and no page is written of it
     folder, title = address.folder, _title(address)
     config = run_config(folder)
     display = display_of(config.env)
