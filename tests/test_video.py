@@ -1,7 +1,8 @@
 """`ludus video`: a film of a run's policy."""
 
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,21 @@ def test_an_environment_without_pictures_says_what_it_needs(tmp_path: Path) -> N
     )
     with pytest.raises(LudusError, match=r"cannot be drawn.*frame\(row\)"):
         film_run(run, tmp_path / "film.gif")
+
+
+def test_pictures_are_written_as_they_come(tmp_path: Path) -> None:
+    alive: list[weakref.ref[np.ndarray]] = []
+
+    def pictures() -> Iterator[np.ndarray]:
+        for number in range(30):
+            picture = np.full((64, 64, 3), 8 * number, np.uint8)
+            alive.append(weakref.ref(picture))
+            assert sum(ref() is not None for ref in alive) < 5, "all would take gigabytes"
+            yield picture
+
+    write_video(tmp_path / "film.gif", (Clip(pictures(), name) for name in "ab"), 10)
+    assert len(alive) == 60
+    assert len(frames_of(tmp_path / "film.gif")) > 50
 
 
 def test_pictures_of_odd_and_different_sizes_become_one_film(tmp_path: Path) -> None:

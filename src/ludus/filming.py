@@ -1,7 +1,7 @@
 """A video of a run's policy, for every environment that can be drawn."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from ludus.viewing import (
 _FASTEST, _FASTEST_GIF = 50.0, 20.0  # pictures a second, unless the user says otherwise
 _LONGEST = 60.0  # seconds of one episode that are filmed
 _SIZES = (64, 3840)  # pixels of a side
+_AT_ONCE = 20  # pictures that are drawn before they are written
 
 
 def film_run(
@@ -71,9 +72,9 @@ def film_run(
         refuse_misfit(policy, env)
         fastest = _FASTEST_GIF if file.suffix.lower() == ".gif" else _FASTEST
         shown, rate = _film(env, policy, cast, episodes, failures, fps or -fastest, (width, height))
+        write_video(file, shown, rate)
     finally:
         env.close()
-    write_video(file, shown, rate)
     return file
 
 
@@ -130,7 +131,7 @@ def _film(
     failures: bool,
     fps: float,
     size: tuple[int, int],
-) -> tuple[list[Clip], float]:
+) -> tuple[Iterable[Clip], float]:
     """The episodes and how many pictures a second they have: `fps`, or, where that is negative, at most -fps."""
     scene = scene_of(env)
     natural = getattr(env, "frame_rate", 30) if scene is None else 1 / seconds_per_step(env)
@@ -161,14 +162,24 @@ def _pictured(env: VecEnv, policy: Policy, cast: Cast, most: int, every: int) ->
     return [Clip(p.frames, p.caption) for p in play_cast(env, policy, cast, picture_of, most, every)]
 
 
-def _drawn(scene: mujoco.MjModel, played: Sequence[Recorded], size: tuple[int, int]) -> list[Clip]:
-    """Of a MuJoCo scene, by a process that draws it."""
-    shots = [_shot(scene, recorded.frames) for recorded in played]
+def _drawn(scene: mujoco.MjModel, played: Sequence[Recorded], size: tuple[int, int]) -> Iterator[Clip]:
+    """Of a MuJoCo scene, by a process that draws it while the film is written: all at once may take gigabytes."""
     with FilmCamera(scene, *size) as camera:
-        return [
-            Clip(list(drawn[PICTURES]), recorded.caption)
-            for recorded, drawn in zip(played, camera.draw(shots), strict=True)
-        ]
+        for recorded in played:
+            drawn = camera.draw(_pieces(_shot(scene, recorded.frames)))
+            yield Clip((picture for some in drawn for picture in some[PICTURES]), recorded.caption)
+
+
+def _pieces(shot: Shot) -> Iterator[Shot]:
+    """The same, a few frames at a time."""
+    for start in range(0, len(shot.qpos), _AT_ONCE):
+        some = slice(start, start + _AT_ONCE)
+        yield shot._replace(
+            qpos=shot.qpos[some],
+            mocap_pos=shot.mocap_pos[some],
+            mocap_quat=shot.mocap_quat[some],
+            look_at=shot.look_at[some],
+        )
 
 
 def _shot(scene: mujoco.MjModel, frames: Sequence[Frame]) -> Shot:

@@ -1,7 +1,8 @@
 """Pictures as a film: MP4 by ffmpeg, GIF by Pillow."""
 
+import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ ENDINGS = (".mp4", ".gif")
 class Clip(NamedTuple):
     """One episode of a film."""
 
-    pictures: Sequence[np.ndarray]  # each [height, width, 3] uint8
+    pictures: Iterable[np.ndarray]  # each [height, width, 3] uint8
     caption: str
 
 
@@ -37,15 +38,17 @@ def refuse_ending(path: Path) -> None:
         raise LudusError(f"{path}: an MP4 needs ffmpeg, `pip install 'ludus[video]'`; a .gif needs nothing more.")
 
 
-def write_video(path: Path, clips: Sequence[Clip], fps: float) -> None:
+def write_video(path: Path, clips: Iterable[Clip], fps: float) -> None:
     """Write the film whole or not at all. The file's ending says its kind."""
     refuse_ending(path)
-    if not clips or not all(len(clip.pictures) for clip in clips):
+    frames = _frames(clips, fps)
+    first = next(frames, None)
+    if first is None:
         raise LudusError("There is nothing to film: no episode was drawn.")
     temporary = temporary_beside(path)
     try:
         write = _write_mp4 if path.suffix.lower() == ".mp4" else _write_gif
-        write(temporary, _frames(clips, fps), fps)
+        write(temporary, itertools.chain([first], frames), fps)
         os.replace(temporary, path)
     except OSError as error:
         raise LudusError(f"Cannot write {path}: {error.strerror or error}.") from error
@@ -53,17 +56,19 @@ def write_video(path: Path, clips: Sequence[Clip], fps: float) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _frames(clips: Sequence[Clip], fps: float) -> Iterator[np.ndarray]:
+def _frames(clips: Iterable[Clip], fps: float) -> Iterator[np.ndarray]:
     """Every picture with its caption, all of the size of the first, the last of an episode for a while."""
-    shape = _even(clips[0].pictures[0]).shape
+    shape: tuple[int, ...] = ()
     for clip in clips:
-        title = _title(shape, clip.caption)
-        for picture in clip.pictures:
-            last = _fitted(_even(picture), shape).copy()
+        title = last = None
+        for picture in map(_even, clip.pictures):
+            shape = shape or picture.shape
+            title = _title(shape, clip.caption) if title is None else title
+            last = _fitted(picture, shape).copy()
             last[: len(title)] = np.where(title[..., 3:] > 0, title[..., :3], last[: len(title)])
             yield last
-        for _ in range(round(_PAUSE_S * fps)):
-            yield last
+        if last is not None:
+            yield from itertools.repeat(last, round(_PAUSE_S * fps))
 
 
 def _even(picture: np.ndarray) -> np.ndarray:
