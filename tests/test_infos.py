@@ -139,6 +139,11 @@ def test_the_number_of_names_is_bounded() -> None:
     assert means.names == [f"n{i}" for i in range(MOST_NAMES)]
     assert means.take(0) == list(range(MOST_NAMES))
     assert all(map(math.isnan, means.take(0))), "a new episode"
+    for i in range(5_000):
+        means.add(0, {f"at {i}": 1.0})
+    assert len(means._columns) < 2_000
+    means.add(0, {"n3": 5})
+    assert means.take(0)[3] == 5
 
 
 SAC = {

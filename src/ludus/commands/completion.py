@@ -181,8 +181,9 @@ def _runs(started: str) -> list[str]:
     """Folders on the way to a run, and runs; after an @, their checkpoints."""
     run, at, _ = started.partition("@")
     if at:
-        steps = [folder.name for folder in Path(run, "checkpoints").glob("step_*")]
-        return [f"{run}@{which}" for which in (*_CHECKPOINTS, *(str(int(step[5:])) for step in sorted(steps)))]
+        numbers = [folder.name.removeprefix("step_") for folder in Path(run, "checkpoints").glob("step_*")]
+        steps = sorted(int(number) for number in numbers if number.isdecimal())
+        return [f"{run}@{which}" for which in (*_CHECKPOINTS, *steps)]
     if not started and (known := [str(file.parent) for file in Path("runs").glob("**/config.yaml")]):
         return sorted(known)[:_MOST_RUNS]
     parent = Path(started if started.endswith("/") else os.path.dirname(started))

@@ -14,6 +14,7 @@ SUCCESS_KEYS = ("is_success", "success")
 # Types of numbers and flags that need no second look.
 NUMBERS = frozenset({float, int, bool, np.bool_, *(np.dtype(c).type for c in "efdbhilqBHILQ")})
 _LONGEST_NAME = 60
+_MOST_KEYS = 1_000  # that are remembered
 _LARGEST = 1e30  # beyond, a number is a fault or a sentinel, and float32 soon has no room for it
 _NOT_KEPT = -1
 _ELSEWHERE = frozenset({*SUCCESS_KEYS, MASK, "TimeLimit.truncated"})
@@ -24,7 +25,7 @@ class InfoMeans:
 
     def __init__(self, num_rows: int) -> None:
         self.names: list[str] = []  # in the order in which they were first told
-        self._columns: dict[Any, int] = {}  # of every key that was ever seen
+        self._columns: dict[Any, int] = {}  # of the keys that were seen, also of those that are not kept
         self._sums = [[0.0] * MOST_NAMES for _ in range(num_rows)]
         self._counts = [[0] * MOST_NAMES for _ in range(num_rows)]
 
@@ -44,10 +45,12 @@ class InfoMeans:
         """Of a key that is seen for the first time."""
         kept = isinstance(key, str) and key.isprintable() and 0 < len(key) <= _LONGEST_NAME
         kept = kept and key not in _ELSEWHERE and not key.startswith("_") and len(self.names) < MOST_NAMES
-        self._columns[key] = len(self.names) if kept else _NOT_KEPT
+        column = len(self.names) if kept else _NOT_KEPT
         if kept:
             self.names.append(key)
-        return self._columns[key]
+        if kept or len(self._columns) < _MOST_KEYS:  # an environment may make up new ones for ever
+            self._columns[key] = column
+        return column
 
     def take(self, row: int) -> list[float]:
         """The mean of every name over the row's episode, which has ended; NaN where it was not told."""
