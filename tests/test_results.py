@@ -21,7 +21,8 @@ import ludus
 from humanoid_envs import Still, make, standing_clip, walk_clip
 from ludus import cli
 from ludus.config import EvalConfig, TrainConfig
-from ludus.envs.abilities import describe_starts
+from ludus.envs.abilities import describe_starts, names_of_few
+from ludus.envs.gym.env import GymConfig, make_gym
 from ludus.envs.showing import drawable_env, make_shown_env
 from ludus.errors import ConfigError
 from ludus.measuring import cast_of, final_episodes
@@ -33,7 +34,7 @@ from ludus.show.episode_log import EpisodeLog
 from ludus.show.jsonl import read_metrics
 from ludus.show.playback import Page
 from ludus.show.report import write_report
-from ludus.show.result_text import failure_lines, failures_of, measured_on, measured_policy
+from ludus.show.result_text import failure_lines, failures_of, measured_on, measured_policy, told_start
 from ludus.show.results import (
     Measurement,
     episodes_of,
@@ -268,6 +269,35 @@ def test_a_humanoids_episodes_are_told_by_clip_and_time() -> None:
     starts = [dict(e.start) for e in episodes_of(record, env.start_words())]
     assert [s["clip"] for s in starts] == [env.library.names[i] for i in (0, 1, 1)]
     assert [float(s["time"]) for s in starts] == pytest.approx([0, 0, 0.6])
+
+
+class Side(gym.Env):
+    """Succeeds where the goal is on the right; a user's own environment, which describes no starts."""
+
+    observation_space = spaces.Dict(
+        {"speed": spaces.Box(0, 9, (1,), np.float32), "goal": spaces.Box(-1, 1, (2,), np.float32)}
+    )
+    action_space = spaces.Box(-1, 1, (28,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.goal = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return {"speed": np.zeros(1, np.float32), "goal": self.goal}, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        last = {"speed": np.ones(1, np.float32), "goal": np.zeros(2, np.float32)}
+        return last, 0.0, True, False, {"is_success": self.goal[0] > 0}
+
+
+def test_starts_of_a_users_own_environment_are_told_by_their_first_observation() -> None:
+    env = make_gym(GymConfig("test_results:Side"), 2)
+    episodes = episodes_of(evaluate(Still(), env, 8, 0, True).record(), {})  # type: ignore[arg-type]
+    assert len({e.start["goal[0]"] for e in episodes}) == 8
+    assert [e.success for e in episodes] == [float(float(e.start["goal[0]"]) > 0) for e in episodes]
+    assert 0 < len(failures_of(episodes)) < 8
+    assert re.match(r"goal \(-\S+, \S+\)  speed 0$", told_start(failures_of(episodes)[0]))
+    many = make_gym(GymConfig("gym_test_envs:Picture"), 1)
+    assert names_of_few(many) == []
 
 
 # Failures -------------------------------------------------------------------------------------------

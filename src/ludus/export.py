@@ -126,12 +126,11 @@ def metadata_of(policy: Policy, run: str | os.PathLike[str], inputs: list[str]) 
 
 def _seen(policy: Policy, part: Part) -> dict[str, Any]:
     image = part.kind == "image"
-    names = list(policy.interface.observations.get(part.name, ()))
     return {
         "input": part.name,
         "shape": list(_shape(part)),
         "type": "uint8" if image else "float32",
-        "names": names if len(names) == part.size else [] if image else column_names(part.name, part.size),
+        "names": [] if image else policy.interface.names_of(part.name, part.size),
     }
 
 

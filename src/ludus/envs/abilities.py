@@ -6,10 +6,12 @@ from typing import Any, Protocol, runtime_checkable
 from torch import Tensor
 
 from ludus.envs.interface import Interface
+from ludus.envs.row_space import parts_of
 from ludus.envs.vec import State, VecEnv
 from ludus.envs.wrapper import WrappedEnv
 
 Values = dict[str, list[float]]  # by name, one for each episode of an evaluation
+_FEW_NUMBERS = 8  # of an observation that can be listed in a line
 
 
 @runtime_checkable
@@ -102,6 +104,14 @@ def describe_starts(env: VecEnv) -> dict[str, Tensor]:
     """See `DescribesStarts`; empty where the environment cannot."""
     able = next((layer for layer in _layers(env) if isinstance(layer, DescribesStarts)), None)
     return {} if able is None else able.describe_starts()
+
+
+def names_of_few(env: VecEnv) -> list[str]:
+    """Names of the numbers of an observation, where they are so few that the first tells how an episode began."""
+    parts, known = parts_of(env.obs_space), interface_of(env)
+    if sum(part.size for part in parts) > _FEW_NUMBERS or any(part.kind != "vector" for part in parts):
+        return []
+    return [name for part in parts for name in known.names_of(part.name, part.size)]
 
 
 def start_words(env: VecEnv) -> dict[str, list[str]]:

@@ -21,6 +21,11 @@ class Interface:
     units: Sequence[str] = ()  # of the actions
     control_dt: float = 0.0  # seconds that an action lasts; 0: not known
 
+    def names_of(self, part: str, size: int) -> list[str]:
+        """Of the numbers of a part of an observation; counted where nobody named them."""
+        known = list(self.observations.get(part, ()))
+        return known if len(known) == size else column_names(part, size)
+
     def description(self) -> dict[str, Any]:
         """Plain JSON, which `interface_from` reads."""
         return {

@@ -70,7 +70,7 @@ def failure_lines(episodes: Sequence[Episode], most: int) -> list[str]:
     title = failures_title(episodes, failed)
     if not failed:
         return [f"{title}."] if episodes and episodes[0].success is not None else ["All returns are the same."]
-    rows = [("episode", "return", "length", "start")]
+    rows = [("episode", "return", "length", "start" if any(e.start for e in failed) else "")]
     rows += [(str(e.number), text.number(e.total), _length(e), told_start(e)) for e in failed[:most]]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = ["  ".join([*(c.rjust(w) for c, w in zip(r, widths, strict=False)), r[3]]).rstrip() for r in rows]
@@ -82,9 +82,16 @@ def _length(episode: Episode) -> str:
     return f"{episode.length:,}" + (" cut" if episode.cut else "")
 
 
+def _brief(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.3g}"
+
+
 def told_start(episode: Episode) -> str:
-    """'cube (0.512, -0.231) pad (0.660, 0.120)', 'clip stroll time 1.2'."""
+    """'cube (0.512, -0.231) pad (0.660, 0.120)', 'clip stroll time 1.2', 'obs (0.013, 0, -0.004, 0.02)'."""
     start, parts = dict(episode.start), []
+    for thing in dict.fromkeys(name.rpartition("[")[0] for name in start if name.endswith("]")):
+        columns = [name for name in start if name.endswith("]") and name.rpartition("[")[0] == thing]
+        parts.append(f"{thing} ({', '.join(_brief(start.pop(name)) for name in columns)})")
     for name in [*start]:
         thing, _, axis = name.rpartition("_")
         x, y = start.get(f"{thing}_x"), start.get(f"{thing}_y")

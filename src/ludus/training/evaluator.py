@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ludus.config import TrainConfig, to_dict
 from ludus.envs import EnvConfig, GymConfig, make_eval_env
-from ludus.envs.abilities import describe_starts, start_words
+from ludus.envs.abilities import describe_starts, names_of_few, start_words
 from ludus.envs.mujoco.terms import TABLES
 from ludus.envs.vec import Step, VecEnv, derive_seed
 from ludus.errors import EnvError
@@ -134,7 +134,7 @@ def evaluate(
     left = share.repeat_interleave(agents)
     step_all = _Stepper(env, cuda_graphs)
     obs, nobody = env.reset(seed), 0
-    tally = _Tally(env)
+    tally = _Tally(env, obs)
     while bool((left > 0).any()) and nobody < LONGEST_ABSENCE and not should_stop():
         present = None if env.present is None else env.present.cpu().clone()
         nobody = 0 if present is None or bool(present[left > 0].any()) else nobody + 1
@@ -151,7 +151,7 @@ def evaluate(
             cut = (tally.lengths >= limit) & ~done & (left > 0)
             tally.count_cut(cut, step.metrics)
             left[cut] = 0
-        tally.begin_anew(done)
+        tally.begin_anew(done, obs)
     if not tally.result.returns and not should_stop():
         raise EnvError(f"No episode ended in {env.name}: its agents stayed away for {LONGEST_ABSENCE:,} steps.")
     return tally.result
@@ -160,15 +160,16 @@ def evaluate(
 class _Tally:
     """The episode that is under way in every row, and what those that ended gave."""
 
-    def __init__(self, env: VecEnv) -> None:
-        """To be made when the first episodes have just begun."""
+    def __init__(self, env: VecEnv, obs: Tensor) -> None:
+        """To be made when the first episodes have just begun, with these observations."""
         rows = env.num_rows
         self.result = Evaluation(rows=rows)
         self.lengths = torch.zeros(rows, dtype=torch.int64)
         self.numbers = torch.arange(rows)
         self._env = env
         self._returns = torch.zeros(rows, dtype=torch.float64)
-        self._starts = {name: values.cpu().clone() for name, values in describe_starts(env).items()}
+        self._columns = names_of_few(env)
+        self._starts = {name: values.cpu().clone() for name, values in self._described(obs).items()}
 
     def add(self, step: Step, present: Tensor | None) -> None:
         self._returns += step.reward.cpu()
@@ -194,13 +195,17 @@ class _Tally:
         self.count(cut, {n: v if n in labels else torch.full_like(v, math.nan) for n, v in metrics.items()})
         self.result.cut |= set(range(before, len(self.result.returns)))
 
-    def begin_anew(self, done: Tensor) -> None:
+    def begin_anew(self, done: Tensor, obs: Tensor) -> None:
         """New episodes have begun in these rows."""
         self._returns[done], self.lengths[done] = 0.0, 0
         self.numbers[done] += self._env.num_rows
         if self._starts and bool(done.any()):
-            for name, values in describe_starts(self._env).items():
+            for name, values in self._described(obs).items():
                 self._starts[name][done] = values.cpu()[done]
+
+    def _described(self, obs: Tensor) -> dict[str, Tensor]:
+        """How the episodes that have just begun did so: by the environment, else by their first observation."""
+        return describe_starts(self._env) or dict(zip(self._columns, obs.flatten(1).T, strict=False))
 
 
 class _Stepper:
