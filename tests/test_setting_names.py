@@ -1,6 +1,7 @@
 """What settings may be called, on the command line and in Python, and the help that shows them."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,7 @@ def test_the_help_shows_what_applies_and_nothing_else() -> None:
     ppo = run(ludus_command("train", CARTPOLE, "--help")).stdout
     assert "--total-steps             100_000  Environment steps in all\n" in ppo
     assert "--ppo.learning-rate       0.001    Adam's step size at the start\n" in ppo
+    assert re.search(r"--env.kwargs +Its arguments: NAME VALUE …\n", ppo)
     for foreign in ("--replay", "--sac", "--td3", "--dqn", "--data", "--reward", "--adversary", "--env.id"):
         assert foreign not in ppo
     sac = run(ludus_command("train", PENDULUM, "--algo", "sac", "--help")).stdout

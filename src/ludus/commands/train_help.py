@@ -129,7 +129,8 @@ def choices_of(part: Any, name: str) -> tuple[str, ...]:
 
 def _applies(config: TrainConfig, section: str, name: str) -> bool:
     value, setting = getattr(getattr(config, section), name), f"{section}.{name}"
-    if isinstance(value, dict) or dataclasses.is_dataclass(value) or config.why_useless(setting, (setting,)):
+    tree = isinstance(value, dict) and setting != "env.kwargs"  # which no flag can give whole
+    if tree or dataclasses.is_dataclass(value) or config.why_useless(setting, (setting,)):
         return False
     if section == "data" and name != "path":
         return config.offline
@@ -148,6 +149,8 @@ def value_text(value: Any) -> str:
         return f"{value:_}"
     if isinstance(value, float):
         return f"{value:g}"
+    if isinstance(value, dict):
+        return " ".join(f"{name} {value_text(given)}" for name, given in value.items())
     return " ".join(map(value_text, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -48,7 +48,7 @@ class GymConfig:
     action_masks: bool = True
     """Choose among the valid actions only, where the environment says which they are (docs/actions.md)."""
     kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
-    """Passed to gymnasium.make. A configuration file or a program may give any values."""
+    """Its arguments: NAME VALUE …. A configuration file or a program may give any values."""
 
     @property
     def imports(self) -> tuple[str, ...]:
