@@ -40,8 +40,6 @@ ITERATIONS = 4  # a cycle
 SMALL: Settings = {
     "policy.hidden": (16, 16),
     "policy.normalize_obs": True,
-    "replay.warmup": 100,
-    "replay.steps": 40,
     "replay.train_batches": 10,
     "loop.epochs": 2,
     "loop.cycles": 3,
@@ -69,7 +67,8 @@ def train(name: str, folder: Path, *callbacks: ludus.Callback, **changes: Any) -
     preset, algo, settings = JOBS[name]
     changes = {key.replace("__", "."): value for key, value in changes.items()}
     data = {"data": os.environ["LUDUS_TEST_DATA"]} if name in RECORDED else {}
-    batches: Settings = {} if name == "reward" else {"replay.batch_size": 16}
+    acting: Settings = {"replay.warmup": 100, "replay.steps": 40, "replay.batch_size": 16}
+    batches = {} if name == "reward" else acting  # which nobody does there
     decomposed = REWARD if name in ("rrd", "rrd-td3", "reward") else {}
     overrides = SMALL | batches | decomposed | settings | data | changes
     return ludus.train(preset, folder, callbacks, Console("quiet"), algo=algo, overrides=overrides)

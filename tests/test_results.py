@@ -195,11 +195,12 @@ def test_ctrl_c_while_the_result_is_measured_leaves_a_whole_run(
     out = capsys.readouterr().out
     assert "the run is saved and whole" in out
     assert out.splitlines()[-1].startswith("Not measured; that, and the report, follow with: ludus resume")
-    assert (tmp_path / "run" / "final").exists()
+    assert not (tmp_path / "run" / "final").exists(), "the command's exit code is 75"
     assert not (tmp_path / "run" / "results.json").exists()
     ludus.resume(tmp_path / "run", console=Console("quiet"))
     (kept,) = read_measurements(tmp_path / "run" / "results.json")
     assert kept.result["mean_ep_length"] == 5
+    assert (tmp_path / "run" / "final").exists()
     assert (tmp_path / "run" / "report.html").exists()
 
 

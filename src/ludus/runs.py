@@ -156,8 +156,12 @@ def _is_finished(folder: Path, config: TrainConfig, newest: Path | None) -> bool
     reported = (folder / "report.html").exists() or not config.log.report
     steps = None if newest is None else step_of(newest)
     kept = read_measurements(folder / RESULTS)
-    measured = not _measures_at_end(config) or any(m.by == "train" and m.trained == steps for m in kept)
-    return reported and measured and pointed_by(folder / FINAL) == newest
+    measured = any(m.by == "train" and m.trained == steps for m in kept) and _tells_result(_metrics_of(folder))
+    return reported and (measured or not _measures_at_end(config)) and pointed_by(folder / FINAL) == newest
+
+
+def _tells_result(rows: list[dict[str, float]]) -> bool:
+    return bool(rows) and any(name.startswith("final/") for name in rows[-1])
 
 
 def _where_to_go_on(address: Address, screen: Console) -> Path | None:
@@ -199,14 +203,21 @@ class _End(NamedTuple):
 
 
 def _measure_at_end(trainer: Trainer) -> _End:
-    """The best policy on new starts, when the training has come to its end."""
-    config, folder, screen = trainer.stages[-1].config, trainer.run_dir, trainer.console
+    """The best policy on new starts, when the training has come to its end. Then the run has a final one, too."""
+    folder = trainer.run_dir
     if not trainer.complete:
         return _End()
-    newest = checkpoints_in(folder / CHECKPOINTS)[-1]
-    persistently(lambda: point(folder / FINAL, newest))  # first: whatever happens now, the run is whole
-    if not _measures_at_end(config):
-        return _End()
+    end = _measured(trainer) if _measures_at_end(trainer.stages[-1].config) else _End()
+    made = checkpoints_in(folder / CHECKPOINTS)
+    if not made:
+        raise LudusError(f"{folder} was deleted before the training came to its end: nothing of the run is left.")
+    if not end.stopped:  # else a resume makes up for it
+        persistently(lambda: point(folder / FINAL, made[-1]))
+    return end
+
+
+def _measured(trainer: Trainer) -> _End:
+    config, folder, screen = trainer.stages[-1].config, trainer.run_dir, trainer.console
     lengths = [row["eval/mean_ep_length"] for row in _metrics_of(folder) if "eval/mean_ep_length" in row]
     episodes = final_episodes(config, trainer.plan.total_steps, lengths[-1] if lengths else 1.0)
     screen.message("Measuring the best policy on new starts …")

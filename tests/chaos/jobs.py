@@ -38,14 +38,12 @@ def on_policy(
 
 
 STORED = EVERY_JOB | {
-    "replay.warmup": 60,
-    "replay.steps": 40,
     "replay.train-batches": 6,
     "epochs": 3,
     "cycles": 2,
     "iterations": 2,
 }
-REPLAY = STORED | {"replay.batch-size": 16}
+REPLAY = STORED | {"replay.warmup": 60, "replay.steps": 40, "replay.batch-size": 16}
 REWARD = {"reward.hidden": "16 16", "reward.rrd-batch-size": 8, "reward.rrd-sample-size": 8}
 _LANES = {"groups": 2, "env.num-envs": 4, "env.max-steps": 30, "replay.capacity": 400}
 

@@ -53,7 +53,7 @@ def write_gradients(module: nn.Module, outputs: Sequence[Tensor], gradients: Seq
 
 
 class Tape(NamedTuple):
-    """Numbers of each row."""
+    """Numbers of each row, of four bytes."""
 
     held: int  # by autograd, after the module was called
     back: int  # more, while gradients are passed back
@@ -82,7 +82,8 @@ def _saved_numbers(module: nn.Module, inputs: tuple[Any, ...]) -> Tape:
     def count(tensor: Tensor) -> None:
         alive.append(tensor.detach())
         if tensor.data_ptr() not in places:
-            saved[tensor.data_ptr()] = max(saved.get(tensor.data_ptr(), 0), tensor.numel())
+            size = tensor.nbytes // 4  # the places that a pooling layer keeps are longer than numbers
+            saved[tensor.data_ptr()] = max(saved.get(tensor.data_ptr(), 0), size)
 
     with taping(), torch.autograd.graph.saved_tensors_hooks(count, lambda nothing: nothing):
         made = torch.func.functional_call(module, weights, inputs)
