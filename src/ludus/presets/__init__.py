@@ -66,8 +66,8 @@ def _instead_of(name: str) -> str:
     """What may be meant by a name that no preset has."""
     import gymnasium
 
-    prefix, colon, rest = name.partition(":")
-    if colon and (near := did_you_mean(name, (f"{kind}:{rest}" for kind in OPEN_KINDS if _alike(kind, prefix)))):
+    prefix, _, rest = name.partition(":")
+    if rest and (near := did_you_mean(name, (f"{kind}:{rest}" for kind in OPEN_KINDS if _alike(kind, prefix)))):
         return near
     if name in gymnasium.registry or rest:  # the latter names a module and what is in it
         return f" Did you mean 'gym:{name}'?"
