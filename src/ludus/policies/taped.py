@@ -233,7 +233,8 @@ class Taped(nn.Module):
 
     def numbers_of_a_step(self, on_cpu: bool) -> int:
         held, back, _ = taped_numbers(self, self._empty_inputs)
-        return held + back
+        # The steps of a segment are held together, and so are the gradients that go back through all of them.
+        return 2 * held if self.state_size else held + back
 
     def _empty_inputs(self, rows: int) -> tuple[Tensor, Tensor]:
         like = next(self.module.parameters())

@@ -252,11 +252,13 @@ class Trainer:
             self._tell_time()
         self._show_losses()
         going = self._notify("on_iteration") and not self._watcher.stopped
+        ends_epoch = self.counters.iteration % plan.iterations_per_epoch == 0 or last
+        if ends_epoch:
+            self._summarize_epoch()  # before anything is saved
         if ends_cycle:
             going &= self._end_cycle(metrics)
         save = last or self._checkpoint_due()
-        if self.counters.iteration % plan.iterations_per_epoch == 0 or last:
-            self._summarize_epoch()
+        if ends_epoch:
             going &= self._end_epoch(save)
         elif save:
             self._save_if_new()  # a cycle's evaluation may have been the best
