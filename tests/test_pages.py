@@ -36,9 +36,8 @@ SHELL = {"cd", "source", "tensorboard", "pytest", "nvidia-cuda-mps-control"}  # 
 
 
 def test_the_pages_are_short() -> None:
-    """All of docs/, the page of figures included; not the reference, which is written when the site is built."""
-    shown = [re.sub(r"<!--.*?-->", "", page.read_text(), flags=re.DOTALL) for page in (ROOT / "docs").glob("*.md")]
-    assert sum(len(re.findall(r"\S*\w\S*", text)) for text in shown) <= MOST_WORDS
+    """As `wc -w docs/*.md` counts; the reference is written when the site is built."""
+    assert sum(len(page.read_text().split()) for page in (ROOT / "docs").glob("*.md")) <= MOST_WORDS
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:
@@ -170,6 +169,8 @@ def test_commands_on_pages_are_understood(
             except ReadOnly:
                 continue
             except (Exception, SystemExit) as error:  # noqa: BLE001 (whatever is wrong is told of)
+                if "pip install 'ludus[" in str(error):  # understood: an extra is absent here, and is named
+                    continue
                 wrong.append(f"{block}: {' '.join(words)}: {error} {capsys.readouterr().err}")
     assert wrong == []
 
