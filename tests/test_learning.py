@@ -1,7 +1,6 @@
 """Learning something small and known, in seconds, through the whole system."""
 
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -124,11 +123,9 @@ def test_a_multi_discrete_policy_learns_both_choices(tmp_path: Path) -> None:
     assert np.mean(evaluate_run(run, 200, deterministic=True).returns) > 1.98  # of 2; by chance 0.58
 
 
-def test_a_categorical_policy_solves_cart_pole_in_40_000_steps_and_20_seconds(tmp_path: Path) -> None:
-    started = time.process_time()
+def test_a_categorical_policy_solves_cart_pole_in_40_000_steps(tmp_path: Path) -> None:
     run = train("CartPole-v1", tmp_path / "run", 40_000)
     result = evaluate_run(run, 50, deterministic=True)
-    assert time.process_time() - started < 20
     assert np.mean(result.returns) >= 475
 
 

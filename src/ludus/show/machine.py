@@ -2,6 +2,7 @@
 
 import ctypes
 import time
+from collections.abc import Callable
 from functools import cache
 
 import psutil
@@ -12,11 +13,15 @@ _NVML = "libnvidia-ml.so.1"  # comes with NVIDIA's driver
 
 
 class Machine:
-    """Measures this process and its children; utilisation is that since the last call."""
+    """Measures this process and its children; utilisation is that since the last call.
 
-    def __init__(self) -> None:
+    `clock`: seconds since any moment.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._family = _family()
-        self._at = self._looked = time.monotonic()
+        self._at = self._looked = clock()
         self._used = _cpu_seconds(self._family)
 
     def metrics(self) -> dict[str, float]:
@@ -34,16 +39,16 @@ class Machine:
 
     def _look_for_children(self) -> None:
         """Now and then: every process of the machine is asked for its parent, which may take longer than a row."""
-        if time.monotonic() - self._looked < _LOOK_S:
+        if self._clock() - self._looked < _LOOK_S:
             return
-        family, self._looked = _family(), time.monotonic()
+        family, self._looked = _family(), self._clock()
         self._used += _cpu_seconds([process for process in family if process not in self._family])
         self._family = family
 
     def _cpu_percent(self) -> float:
         """Of all cores that the run may use."""
         then, before = self._at, self._used
-        self._at, self._used = time.monotonic(), _cpu_seconds(self._family)
+        self._at, self._used = self._clock(), _cpu_seconds(self._family)
         return 100 * max(0.0, self._used - before) / (max(self._at - then, 1e-9) * _cores())
 
 

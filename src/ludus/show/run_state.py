@@ -3,7 +3,7 @@
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -102,17 +102,21 @@ class RunState:
     courses: dict[str, Course] = field(default_factory=dict)  # told between the rows
     last_evaluation: Evaluation | None = None
     best_evaluation: Evaluation | None = None
-    started_at: float = field(default_factory=time.monotonic)
+    clock: Callable[[], float] = time.monotonic  # seconds since any moment
+    started_at: float = field(init=False)
     _told_at: dict[str, int] = field(default_factory=dict)  # the newest step in the history of a metric
     _row_at: float = 0.0  # when the newest row came: elapsed and remaining time run on from there
 
+    def __post_init__(self) -> None:
+        self.started_at = self.clock()
+
     def start(self, total_steps: int, start_step: int, unit: str = "steps") -> None:
         self.total_steps, self.start_step, self.step, self.unit = total_steps, start_step, start_step, unit
-        self.started_at = self._row_at = time.monotonic()
+        self.started_at = self._row_at = self.clock()
 
     def add_row(self, step: int, metrics: dict[str, float]) -> None:
         self.step = max(self.step, step)
-        self._row_at = time.monotonic()
+        self._row_at = self.clock()
         self.metrics = self.metrics | metrics  # a new dict: the drawing thread may be reading the old one
         self._add_history(step, metrics)
         held_out = self.reward_only and any(name.startswith("reward/") for name in metrics)
@@ -168,7 +172,7 @@ class RunState:
     @property
     def elapsed(self) -> float:
         """Seconds of training, with those before a resume where the rows tell them."""
-        now = time.monotonic()
+        now = self.clock()
         told = self.metrics.get("time/time_elapsed")
         return now - self.started_at if told is None else told + now - self._row_at
 
@@ -176,7 +180,7 @@ class RunState:
     def eta(self) -> float | None:
         told = self.metrics.get("time/eta_s")
         if told is not None and math.isfinite(told):
-            return max(0.0, told - (time.monotonic() - self._row_at)) if self.fraction < 1 else 0.0
+            return max(0.0, told - (self.clock() - self._row_at)) if self.fraction < 1 else 0.0
         speed = self.speed
         return (self.total_steps - self.step) / speed if speed and self.total_steps else None
 
@@ -186,6 +190,6 @@ class RunState:
         told = self.metrics.get("time/fps")
         if told is not None:
             return told
-        seconds = time.monotonic() - self.started_at
+        seconds = self.clock() - self.started_at
         done = self.step - self.start_step
         return done / seconds if seconds > 1 and done > 0 else None
