@@ -5,10 +5,12 @@ import html
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from ludus.envs.abilities import describe_starts, names_of_few
 from ludus.envs.gym.env import GymConfig, make_gym
 from ludus.envs.showing import drawable_env, make_shown_env
 from ludus.errors import ConfigError
-from ludus.measuring import cast_of, final_episodes
+from ludus.measuring import cast_of, final_episodes, measure_run
 from ludus.provenance import command_line, commit_of, differences
 from ludus.saved_run import run_config
 from ludus.show import episode_log, results, text
@@ -357,6 +359,32 @@ def test_deeply_nested_values_in_a_strangers_results_break_nothing(tmp_path: Pat
     path.write_text(json.dumps([a_measurement(settings={"clip": nested}).__dict__]))
     keep_measurement(path, a_measurement())
     assert len(read_measurements(path)) == 1
+
+
+_PARTLY_READABLE = json.dumps([asdict(a_measurement(seed=1)), {"by": "nobody"}])
+
+
+@pytest.mark.parametrize(("content", "readable"), [("[{", []), ("{}", []), (_PARTLY_READABLE, [1])])
+def test_damaged_results_are_kept_aside_with_a_word(tmp_path: Path, content: str, readable: list[int]) -> None:
+    path, aside = tmp_path / "results.json", tmp_path / "damaged_results.json"
+    path.write_text(content)
+    assert f"{path} is damaged. It is kept as {aside}" in keep_measurement(path, a_measurement(seed=2))
+    assert aside.read_text() == content
+    assert keep_measurement(path, a_measurement(seed=3)) == ""  # it is whole again
+    assert [m.seed for m in read_measurements(path)] == [*readable, 2, 3]
+    path.write_text(content)
+    assert "is damaged" in forget_later(path, 9)
+    assert forget_later(path, 9) == ""
+
+
+def test_a_measurement_says_that_results_were_damaged(
+    kuka: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(kuka, tmp_path / "run", symlinks=True))
+    (run / "results.json").write_text("[{")
+    measure_run(run, 1)
+    assert "results.json is damaged. It is kept as" in capsys.readouterr().err
+    assert (run / "damaged_results.json").read_text() == "[{"
 
 
 def test_the_measurement_with_the_most_episodes_is_the_headline() -> None:

@@ -117,7 +117,8 @@ def _other_settings(clips: str, randomization: str | dict[str, Any] | None) -> d
 
 def _keep(folder: Path, measurement: Measurement) -> None:
     try:
-        keep_measurement(folder / RESULTS, measurement)
+        if warning := keep_measurement(folder / RESULTS, measurement):
+            print(warning, file=sys.stderr)
     except OSError as error:  # a run that may be read alone is measured all the same
         print(f"Not kept in {folder / RESULTS}: {error.strerror}.", file=sys.stderr)
 

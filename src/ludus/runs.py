@@ -142,7 +142,8 @@ def resume(
             screen.remember(_metrics_of(folder)[: trainer.counters.metric_rows])
             screen.plan(f"resuming {folder} at step {trainer.step:,}", trainer.lines())
             _create_run(folder, config, facts)
-            forget_later(folder / RESULTS, trainer.step)
+            if warning := forget_later(folder / RESULTS, trainer.step):
+                screen.warning(warning)
             if not trainer.complete:  # else a kill came between the last checkpoint and the end
                 (folder / FINAL).unlink(missing_ok=True)  # what it points to is no longer the end
                 trainer.run()

@@ -1,6 +1,7 @@
 """results.json: what was measured of a run's policies on new starts, after its training and by `ludus eval`.
 
 A list of measurements, the oldest first. A reader takes from it what is as it should be, and leaves out the rest.
+Before a file of which something was left out is written anew, it is set aside as damaged_results.json.
 """
 
 import contextlib
@@ -62,11 +63,16 @@ class Measurement:
         return self.actions == "deterministic" and not self.settings
 
 
-def keep_measurement(path: Path, measurement: Measurement) -> None:
-    """Add to the file; of very many measurements the oldest are forgotten, but not the training's own."""
-    measured = read_measurements(path)
+def keep_measurement(path: Path, measurement: Measurement) -> str:
+    """Add to the file; of very many measurements the oldest are forgotten, but not the training's own.
+
+    Returns a warning, or nothing.
+    """
+    measured, damaged = _read(path)
     kept, own = measured[-_MOST_MEASUREMENTS:], [m for m in measured if m.by == "train"][-1:]
+    warning = _set_aside(path) if damaged else ""
     _write(path, _that_fit([*(m for m in own if m not in kept), *kept, measurement]))
+    return warning
 
 
 def _that_fit(measurements: Sequence[Measurement]) -> list[Measurement]:
@@ -81,12 +87,23 @@ def _that_fit(measurements: Sequence[Measurement]) -> list[Measurement]:
     return [m for i, m in enumerate(measurements) if i in fit]
 
 
-def forget_later(path: Path, step: int) -> None:
-    """Forget what was measured after so many steps of training: a run that went back trains them anew."""
-    measured = read_measurements(path)
+def forget_later(path: Path, step: int) -> str:
+    """Forget what was measured after so many steps of training: a run that went back trains them anew.
+
+    Returns a warning, or nothing.
+    """
+    measured, damaged = _read(path)
     kept = [m for m in measured if m.trained <= step]
-    if len(kept) < len(measured):
+    warning = _set_aside(path) if damaged else ""
+    if damaged or len(kept) < len(measured):
         _write(path, kept)
+    return warning
+
+
+def _set_aside(path: Path) -> str:
+    aside = path.with_name(f"damaged_{path.name}")
+    path.replace(aside)
+    return f"{path} is damaged. It is kept as {aside}; what can be read of it goes into a new {path.name}."
 
 
 def _write(path: Path, measurements: Sequence[Measurement]) -> None:
@@ -100,12 +117,21 @@ def _text_of(measurement: Measurement) -> str:
 
 def read_measurements(path: Path) -> list[Measurement]:
     """All measurements; none where the file is missing, damaged or a stranger's."""
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[list[Measurement], bool]:
+    """What can be read, and whether there is something that cannot."""
     try:
         found = parse_json(read_bounded(path, _MOST_BYTES))
+    except FileNotFoundError:
+        return [], False
     except (OSError, ValueError, LudusError):
-        return []
-    rows = found if isinstance(found, list) else []
-    return [m for row in rows[-1000:] if (m := _measurement(row)) is not None]
+        return [], True
+    if not isinstance(found, list):
+        return [], True
+    measured = [m for row in found[-1000:] if (m := _measurement(row)) is not None]
+    return measured, len(measured) < len(found)
 
 
 def headline(measurements: Sequence[Measurement], checkpoint: str) -> Measurement | None:
