@@ -52,10 +52,33 @@ def test_pages_show_the_figures_of_the_result_files() -> None:
 
 
 def test_a_missed_bar_is_said_to_be_missed() -> None:
-    assert str(figures.Measured([99.5, 98.5], "%", 1, 97)) == "99.0 % (99.5, 98.5); bar 97.0 %"
-    assert str(figures.Measured([99.5, 88.0], "%", 1, 97)) == "93.8 % (99.5, 88.0) **MISSED**; bar 97.0 %"
+    assert str(figures.Measured([99.5, 98.5], "%", 1, 97)) == "99.0 % (98.5…99.5); bar 97.0 %"
+    assert str(figures.Measured([99.5, 88.0], "%", 1, 97)) == "93.8 % (88.0…99.5) **MISSED**; bar 97.0 %"
     assert figures.Measured([99.5, 96.0], "%", 1, 97, every=True).missed
     assert figures.Measured([1.07], digits=2, bar=1.05, better="less").missed
+
+
+def test_a_figure_tells_of_how_many_seeds_it_is() -> None:
+    assert figures.Measured([5]).shown == "5"
+    assert figures.Measured([5, 5]).shown == "5 (2 seeds)"
+    assert figures.Measured([1, 9, 5]).shown == "5 (1…9)"
+    assert figures.Measured([1, 9, 5, 5]).shown == "5 (4 seeds, 1…9)"
+
+
+def test_tables_of_the_same_columns_are_one_that_names_each_source() -> None:
+    head = {"title": "Speed", "command": "make bench", "machine": "here"}
+    old = {"recorded": "1111111, 2026-01-01", "columns": ["", "rate"], "rows": [["a", {"seeds": [1], "bar": 2}]]}
+    new = old | {"recorded": "2222222, 2026-02-02", "rows": [["b", {"seeds": [3], "bar": 2}]]}
+    hidden = old | {"detail": True, "columns": ["secret"]}
+    assert figures._section(head | {"parts": [old, hidden, new]}).splitlines()[2:] == [
+        "`make bench` *1111111, 2026-01-01, `here`*",
+        "",
+        "| | rate (bar 2) |",
+        "|---|---|",
+        "| a | 1 **MISSED** |",
+        "| *2222222, 2026-02-02, `here`* | |",
+        "| b | 3 |",
+    ]
 
 
 def test_every_result_names_its_command_commit_date_and_machine() -> None:

@@ -22,6 +22,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 MACHINES = RESULTS / "machines.toml"
 ORDER = ("learning", "speed", "against", "kuka_sb3", "randomization", "memory", "recurrent", "humanoid", "returns",
          "replay", "rewards", "pixels", "gpu", "overlap", "masks", "taped")  # fmt: skip
+USUAL_SEEDS = 3  # more are counted beside a figure
 QUOTE = re.compile(r"(<!-- figure: (\w+)\.([\w-]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
 
 Result = dict[str, Any]
@@ -64,16 +65,18 @@ class Measured:
         return self._text(max(self.seeds))
 
     @property
-    def each(self) -> str:
-        return ", ".join(_number(value, self.digits) for value in self.seeds)
+    def shown(self) -> str:
+        """The mean, the lowest and the highest seed; no word of the bar but that it was missed."""
+        return self.mean + self._spread + " **MISSED**" * self.missed
 
     @property
-    def shown(self) -> str:
-        """The mean and what it is of; no word of the bar but that it was missed."""
-        alike = len(set(self.seeds)) == 1
-        each = f"{len(self.seeds)} seeds" if alike else self.each
-        shown = f"{self.mean} ({each})" if len(self.seeds) > 1 else self.mean
-        return shown + " **MISSED**" * self.missed
+    def _spread(self) -> str:
+        if len(self.seeds) == 1:
+            return ""
+        lowest, *_, highest = (_number(value, self.digits) for value in sorted(self.seeds))
+        told = [f"{len(self.seeds)} seeds"] if lowest == highest or len(self.seeds) > USUAL_SEEDS else []
+        told += [f"{lowest}…{highest}"] if lowest != highest else []
+        return f" ({', '.join(told)})"
 
     @property
     def bar_text(self) -> str:
@@ -113,29 +116,46 @@ def page() -> str:
     head = [
         "# Benchmarks",
         "<!-- Written by `make pages` from benchmarks/results/: change those files. -->",
-        "Every figure of Ludus, as it was last measured. Below it stand the commit that recorded it, the date and "
-        "the machine. The files in `benchmarks/results/` have more: how a setting was found, what else was tried. "
-        "**MISSED** marks a bar that was not met. [How to run them](../benchmarks/README.md).",
-        "Absolute rates move by a quarter with what else the host does; ratios are taken in one run, in turns.",
+        "```bash\n"
+        "make bench                       # speed on your machine, beside Stable-Baselines3\n"
+        "python benchmarks/learning.py    # do the presets learn?\n"
+        "```",
+        "Every figure of Ludus, as it was last measured, under its command, commit, date and machine. "
+        "`6,092 (4,990…6,693)` is the mean of three seeds, the lowest and the highest. **MISSED** marks a bar "
+        "that was not met. Single seeds and further trials stand in `benchmarks/results/`; "
+        "[all scripts](../benchmarks/README.md).",
+        "Rates move by a quarter with what else the host does; both sides of a ratio ran in turns.",
         table(["machine", ""], [[f"`{name}`", what] for name, what in machines.items()]),
     ]
     return "\n\n".join([*head, *(_section(result) for result in results().values())]) + "\n"
 
 
 def _section(result: Result) -> str:
+    told = [part | {"source": _source(part, result)} for part in result["parts"] if not part.get("detail")]
+    for part, after in reversed(list(itertools.pairwise(told))):
+        if "text" in part and "rows" in after:
+            part["source"] = after["source"]  # it leads over to the table
     shown = [f"## {result['title']}", f"`{result['command']}`"]
-    told = [part for part in result["parts"] if not part.get("detail")]
-    sources = [_source(part, result) for part in told]
-    for i in reversed(range(len(told) - 1)):
-        if "text" in told[i] and "rows" in told[i + 1]:
-            sources[i] = sources[i + 1]  # it leads over to the table
-    for source, parts in itertools.groupby(zip(sources, told, strict=True), lambda pair: pair[0]):
-        shown += [*(_part(part) for _, part in parts), source]
+    for source, parts in itertools.groupby(_joined(told), lambda part: part["source"]):
+        shown += [source, *map(_part, parts)]
+    shown[1:3] = [" ".join(shown[1:3])]
     return "\n\n".join(shown)
 
 
 def _source(part: Result, result: Result) -> str:
     return f"*{part['recorded']}, `{part.get('machine', result['machine'])}`*"
+
+
+def _joined(parts: list[Result]) -> list[Result]:
+    """Tables of the same columns become one, in which a row names the source of those below it."""
+    joined: list[Result] = []
+    for part in parts:
+        if "rows" in part and joined and joined[-1].get("columns") == part["columns"]:
+            named = [part["source"], *[""] * (len(part["columns"]) - 1)]
+            joined[-1]["rows"] = [*joined[-1]["rows"], named, *part["rows"]]
+        else:
+            joined.append(part)
+    return joined
 
 
 def _part(part: Result) -> str:
@@ -144,17 +164,18 @@ def _part(part: Result) -> str:
     columns = list(zip(*([cell(value) for value in row] for row in part["rows"]), strict=True))
     heads = list(part["columns"])
     for i, column in enumerate(columns):
-        bars = {value.bar_text if isinstance(value, Measured) else "" for value in column}
+        bars = {value.bar_text if isinstance(value, Measured) else "" for value in column if value != ""}
         if len(column) > 1 and len(bars) == 1 and bars != {""}:  # the same for all: said once, above them
             heads[i] += f" ({bars.pop()})"
-            columns[i] = tuple(value.shown for value in column if isinstance(value, Measured))
+            columns[i] = tuple(value.shown if isinstance(value, Measured) else value for value in column)
     return table(heads, [list(row) for row in zip(*columns, strict=True)])
 
 
 def table(columns: list[str], rows: list[list[Any]]) -> str:
     """In Markdown."""
-    lines = [columns, ["---"] * len(columns), *([str(value).replace("|", "\\|") for value in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |".replace("  ", " ") for line in lines)
+    lines = [columns, *([str(value).replace("|", "\\|") for value in row] for row in rows)]
+    head, *body = (f"| {' | '.join(line)} |".replace("  ", " ") for line in lines)
+    return "\n".join([head, "|" + "---|" * len(columns), *body])
 
 
 def quoted(text: str, known: dict[str, Result]) -> str:
