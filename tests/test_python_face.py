@@ -285,6 +285,14 @@ def test_metrics_of_a_run_are_curves(run: ludus.Run) -> None:
     assert len(run.metrics["eval/mean_reward"].steps) == 1
 
 
+def test_a_metric_that_is_not_there_is_answered_with_the_nearest_names(run: ludus.Run) -> None:
+    with pytest.raises(KeyError, match=r"no metric 'eval/reward'\. Did you mean .*'eval/mean_reward'"):
+        run.metrics["eval/reward"]
+    with pytest.raises(KeyError, match=r"no metric '\?'\. It has .*eval/mean_reward, .*train/value_loss"):
+        run.metrics["?"]
+    assert run.metrics.get("eval/reward") is None
+
+
 def test_policies_of_a_run_go_by_name_and_step(run: ludus.Run) -> None:
     best, final, last = (run.policy(which).state_dict() for which in ("best", "final", 96))
     assert all(torch.equal(final[name], last[name]) for name in final)

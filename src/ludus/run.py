@@ -16,6 +16,7 @@ from ludus.config import TrainConfig
 from ludus.envs import name_in
 from ludus.envs.given import give_again, name_of_env
 from ludus.envs.vec import VecEnv
+from ludus.errors import did_you_mean
 from ludus.policies.policy import MakeNetwork, Policy
 from ludus.saved_run import holds_policy, load, run_config, run_folder
 from ludus.show.console import Console
@@ -98,6 +99,14 @@ class Curve(NamedTuple):
     values: np.ndarray  # [n], NaN where it was not a number
 
 
+class Curves(dict[str, Curve]):
+    """All that was measured of a run, by name; a name that is not there is answered with the nearest."""
+
+    def __missing__(self, name: str) -> Curve:
+        nearest = did_you_mean(str(name), self) or f" It has {', '.join(sorted(self)) or 'none yet'}."
+        raise KeyError(f"The run has no metric {name!r}.{nearest}")
+
+
 class Run(_Path):
     """A run: the path of its folder, and what can be done with it.
 
@@ -144,7 +153,7 @@ class Run(_Path):
         return Path(self)
 
     @property
-    def metrics(self) -> dict[str, Curve]:
+    def metrics(self) -> Curves:
         """Everything that was measured, by name: a curve of steps and values of each (docs/metrics.md)."""
         rows = read_metrics(self / "metrics.jsonl")
         points: dict[str, list[tuple[float, float]]] = {}
@@ -152,10 +161,10 @@ class Run(_Path):
             for name, value in row.items():
                 if name != "step":
                     points.setdefault(name, []).append((row["step"], value))
-        return {
-            name: Curve(np.array([step for step, _ in told], np.int64), np.array([value for _, value in told]))
+        return Curves(
+            (name, Curve(np.array([step for step, _ in told], np.int64), np.array([value for _, value in told])))
             for name, told in points.items()
-        }
+        )
 
     def policy(self, which: str | int = "", network: MakeNetwork | None = None) -> Policy:
         """A policy of the run, to act with: "best", "final", or that of a step, 100_000.
