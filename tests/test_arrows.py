@@ -49,7 +49,7 @@ MAP = {
     "motion_viewing": "envs errors show",
     "runs": "algorithms.registry config config_files envs errors files measuring policies presets provenance "
     "rewards saved_run settings show stages training trust viewing",
-    "run": "config envs export policies rewards runs saved_run show training",
+    "run": "config envs errors export filming policies rewards runs saved_run show training",
     "commands": "algorithms.registry algorithms.summaries config config_files data declared envs errors export "
     "files filming measuring motion_viewing presets ranges recording rewards runs saved_run scaffold "
     "setting_names settings show stages training.run_folder trust",

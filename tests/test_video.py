@@ -37,7 +37,7 @@ def kuka(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> ludus.Run:
     folder = tmp_path_factory.mktemp("cartpole") / "run"
     return ludus.train("gym:CartPole-v1", folder, console=Console("quiet"), overrides=CARTPOLE)
 
@@ -111,6 +111,15 @@ def test_pictures_of_odd_and_different_sizes_become_one_film(tmp_path: Path) -> 
     write_video(tmp_path / "film.gif", [Clip([large], "first"), Clip([small], "second")], 10)
     frames = frames_of(tmp_path / "film.gif")
     assert {frame.shape for frame in frames} == {(64, 66, 3)}
+
+
+def test_a_run_is_filmed_from_python_as_by_the_command(cartpole: ludus.Run, tmp_path: Path) -> None:
+    told = cartpole.video(str(tmp_path / "film.gif"), "final", episodes=1, fps=5)
+    assert told == tmp_path / "film.gif"
+    film_run(f"{cartpole}@final", tmp_path / "same.gif", episodes=1, fps=5)
+    assert told.read_bytes() == (tmp_path / "same.gif").read_bytes()
+    with pytest.raises(ConfigError, match=r"--size is '9'"):
+        cartpole.video(size="9")
 
 
 def test_the_command_prints_where_the_film_is(

@@ -202,6 +202,29 @@ class Run(_Path):
         """Watch a policy live in the browser, until Ctrl-C or for so many `seconds`."""
         runs.play_run(self._at(which), port, seconds, trust=self._trust)
 
+    def video(
+        self,
+        file: str | Path | None = None,
+        which: str | int = "",
+        episodes: int = 4,
+        failures: bool = False,
+        fps: float | None = None,
+        size: str = "640x480",
+        seed: int | None = None,
+        clip: str = "",
+    ) -> Path:
+        """Write a film of a policy, MP4 or GIF, for any environment that can be drawn; the path of it.
+
+        By default that is video.mp4 in the run, or video.gif without ffmpeg. `failures`: only episodes that
+        failed. The others as in `ludus video --help`.
+        """
+        from ludus.filming import film_run
+
+        at = self._at(which)
+        return film_run(
+            at, None if file is None else Path(file), episodes, failures, fps, size, seed, clip, self._trust
+        )
+
     def export(self, file: str | Path, which: str | int = "") -> Path:
         """Write a policy as ONNX, normaliser and action bounds inside; it is compared with torch first."""
         from ludus.export import export_onnx
