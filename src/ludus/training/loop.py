@@ -7,10 +7,8 @@ run goes on as if nothing had happened.
 
 import itertools
 import json
-import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +26,9 @@ from ludus.errors import (
     UnsavedError,
     plain_text,
 )
-from ludus.files import TRANSIENT, persistently, write_whole
+from ludus.files import persistently, write_whole
 from ludus.policies.policy import Policy
-from ludus.show.batch_log import BatchLog
 from ludus.show.console import Console
-from ludus.show.episode_log import MOST_BYTES, EpisodeLog
 from ludus.show.machine import Machine
 from ludus.show.run_state import Level, quality
 from ludus.show.sinks import Tee
@@ -52,55 +48,22 @@ from ludus.training.checkpoint import (
     save_checkpoint,
     set_aside_newer,
 )
+from ludus.training.counters import Counters, counters_from
 from ludus.training.evaluator import judged_task
 from ludus.training.forecast import Stopwatch, device_line, disk_line
 from ludus.training.interrupt import Interrupt
 from ludus.training.job import Job
 from ludus.training.ram import short_of_memory
-from ludus.training.run_folder import BEST, CONFIG, EPISODES
+from ludus.training.run_folder import BEST, CONFIG
+from ludus.training.run_logs import RunLogs
 from ludus.training.staging import Baggage, MakeStage, try_stages
 from ludus.training.starting import start_from
 
 PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
 _LEVELS = ("epoch", "cycle", "iteration", "batch")
-_SUMMARY_BATCHES = 100  # whose mean loss is one point of a curve
 _BEST = ("best_success", "best_reward", "best_step", "best_task")  # counters of the best evaluation
-# Older checkpoints lack these.
-_NEWER_COUNTERS = ("best_task", "epoch_loss", "epoch_batches", "episode_lines", "stage", "stage_passed")
 MAX_UNSAVED = 3  # after so many checkpoints in a row that could not be written the training ends
 MAX_ROLLBACKS = 3  # after so many returns to a checkpoint the run is given up
-
-
-@dataclass
-class Counters:
-    """Where a run is. Saved with every checkpoint."""
-
-    iteration: int = 0
-    metric_rows: int = 0
-    seconds: float = 0.0
-    best_success: float = float("-inf")  # of the best evaluation so far; the success rate first, then the return
-    best_reward: float = float("-inf")
-    best_step: int = -1
-    best_task: str = ""  # what was judged; a resume may change it, and then the search begins anew
-    evaluation_owed: bool = False  # an interrupt cut the epoch's evaluation short
-    rollbacks: int = 0
-    stage: int = 0
-    stage_passed: bool = False  # an evaluation was as good as the stage asks for
-    logged_batches: int = 0  # whose losses are in the batch log
-    epoch_loss: float = 0.0  # the sum of those of the present epoch …
-    epoch_batches: int = 0  # … and how many they are
-    episode_lines: int = 0  # in the log of evaluated episodes
-
-
-def _counters_from(saved: dict[str, Any]) -> Counters:
-    """Counters from a checkpoint, which must be numbers of the right kind."""
-    kinds = {name: type(value) for name, value in asdict(Counters()).items()}
-    saved = {name: getattr(Counters(), name) for name in _NEWER_COUNTERS} | saved
-    values = {name: kind(saved[name]) for name, kind in kinds.items()}
-    counts = [value for value in values.values() if type(value) is int]
-    if min(counts) < -1 or max(counts) > 10**15 or not math.isfinite(values["seconds"]):
-        raise ValueError("a counter is out of its range")
-    return Counters(**values)
 
 
 class Trainer:
@@ -135,10 +98,8 @@ class Trainer:
         self._watched = self._watch()
         self.plan = self.job.plan
         self._unsaved = 0  # checkpoints in a row that could not be written
-        self._batch_log = BatchLog(run_dir / f"{self.job.batch_loss}.f32")
-        self._episode_log = EpisodeLog(run_dir / EPISODES)
+        self._logs = RunLogs(run_dir, self.job.batch_loss, console, config.log.every_row)
         self._row_at = (time.perf_counter(), 0)  # when and at which step the last row was written
-        self._recent_losses: list[float] = []
         self._warned_of: set[str] = set()
         self._machine, self._stopwatch = Machine(), Stopwatch()
 
@@ -188,7 +149,7 @@ class Trainer:
     def _run(self) -> bool:
         plan = self.plan
         self.sinks = self._make_sinks(self.step, self.counters.metric_rows)
-        self._cut_logs()
+        self._logs.cut_to(self.counters)
         self.console.start(plan.total_steps, self.step, plan.unit)
         self._row_at = (time.perf_counter(), self.step)
         self._since = time.perf_counter() - self.counters.seconds
@@ -254,7 +215,8 @@ class Trainer:
         going = self._notify("on_iteration") and not self._watcher.stopped
         ends_epoch = self.counters.iteration % plan.iterations_per_epoch == 0 or last
         if ends_epoch:
-            self._summarize_epoch()  # before anything is saved
+            self._log_batches()
+            self._logs.end_epoch(self.counters, self.plan)  # before anything is saved
         if ends_cycle:
             going &= self._end_cycle(metrics)
         save = last or self._checkpoint_due()
@@ -306,7 +268,9 @@ class Trainer:
             metrics |= self.job.other_names(metrics, seconds)
             self._write(metrics)
             self._write_table()
-            self._log_episodes()
+            self._logs.add_episodes(
+                self.job.evaluated_episodes(), self.job.start_words(), self.step, self.counters
+            )
         return metrics
 
     def _write_table(self) -> None:
@@ -412,55 +376,8 @@ class Trainer:
 
     def _log_batches(self) -> None:
         losses = self.job.take_batch_losses()
-        if losses is None:
-            return
-        try:
-            self._batch_log.append(losses.cpu().numpy(), self.counters.logged_batches)
-        except OSError as error:
-            if error.errno not in TRANSIENT:
-                raise
-            self.console.warning(f"The losses of {len(losses)} batches could not be written: {error.strerror}.")
-        if self.config.log.every_row:
-            place = self.counters.iteration, self.plan.batches_per_iteration
-            self.console.losses(self.job.batch_loss, self.counters.logged_batches, losses.tolist(), *place)
-        self.counters.logged_batches += len(losses)
-        known = losses[torch.isfinite(losses)].double()
-        self.counters.epoch_loss += float(known.sum())
-        self.counters.epoch_batches += len(known)
-
-    def _summarize_epoch(self) -> None:
-        """One line about the loss that is kept of every batch, where there is one."""
-        plan, counters = self.plan, self.counters
-        self._log_batches()
-        if counters.epoch_batches:
-            epoch = math.ceil(counters.iteration / plan.iterations_per_epoch)
-            mean, batches = counters.epoch_loss / counters.epoch_batches, counters.epoch_batches
-            self.console.message(
-                f"epoch {epoch} of {plan.epochs}: mean {self.job.batch_loss} {mean:.4g} over {batches:,} "
-                f"batch{'es' * (batches > 1)}"
-            )
-        counters.epoch_loss, counters.epoch_batches = 0.0, 0
-
-    def _log_episodes(self) -> None:
-        """episodes.jsonl: what every episode of the newest evaluation gave."""
-        records = self.job.evaluated_episodes()
-        if records and not self.counters.episode_lines:  # what numbers stand for is said once
-            records[0] = {**records[0], "words": self.job.start_words()}
-        try:
-            if self._episode_log.append(self.step, records):
-                self.counters.episode_lines += len(records)
-            elif "episodes" not in self._warned_of:
-                self._warned_of.add("episodes")
-                self.console.warning(f"{EPISODES} has {MOST_BYTES:,} bytes: later evaluations are not recorded.")
-        except OSError as error:
-            if error.errno not in TRANSIENT:
-                raise
-            self.console.warning(f"The episodes of an evaluation could not be written: {error.strerror}.")
-
-    def _cut_logs(self) -> None:
-        """Forget what was logged after the present step: it will be made again."""
-        self._batch_log.cut_to(self.counters.logged_batches)
-        self._episode_log.cut_to(self.counters.episode_lines)
+        if losses is not None:
+            self._logs.add_losses(losses, self.counters, self.plan)
 
     def _is_better(self, metrics: dict[str, float]) -> bool:
         if not metrics:
@@ -519,18 +436,9 @@ class Trainer:
         self.console.levels(levels)
 
     def _show_losses(self) -> None:
-        """The loss of every batch: the mean of 100 for its curve, and of the iteration as a line."""
         losses = self.job.newest_losses() if self.job.waits else None  # else it would wait for a GPU at work
-        if losses is None:
-            return
-        self._recent_losses += losses.tolist()
-        while len(self._recent_losses) >= _SUMMARY_BATCHES:
-            some, self._recent_losses = (
-                self._recent_losses[:_SUMMARY_BATCHES],
-                self._recent_losses[_SUMMARY_BATCHES:],
-            )
-            self.console.recent(f"train/{self.job.batch_loss.lower()}", sum(some) / len(some))
-        self.console.iteration(f"iteration {self.counters.iteration:,}: {self.job.batch_loss} {losses.mean():.4g}")
+        if losses is not None:
+            self._logs.show_losses(losses, self.counters.iteration)
 
     # Saving -------------------------------------------------------------------------------------
     def _checkpoint_due(self) -> bool:
@@ -597,19 +505,15 @@ class Trainer:
     def _state(self, whole: bool) -> State:
         return {
             "job": self.job.state(whole),
-            "counters": asdict(self.counters) | self._best_as_text(),
+            "counters": self.counters.saved(),
             "logged": self._logged.state(),
         }
-
-    def _best_as_text(self) -> dict[str, str]:
-        """JSON has no infinity, which is where the search for the best begins."""
-        return {name: str(getattr(self.counters, name)) for name in ("best_success", "best_reward")}
 
     def restore(self, checkpoint: Path, set_aside: Callable[[Path], Any] = set_aside_newer) -> None:
         """Continue exactly from a checkpoint. `set_aside` moves newer ones away: by default they are damaged."""
         try:
             _, state = load_training(checkpoint)
-            before, self.counters = self.counters.stage, _counters_from(state["counters"])
+            before, self.counters = self.counters.stage, counters_from(state["counters"])
             if self.counters.stage != before:
                 self._make_stage()
             for name, model in self.job.models.items():
@@ -675,7 +579,7 @@ class Trainer:
             self._begin_again()
         self.sinks.close()
         self.sinks = self._make_sinks(self.step, self.counters.metric_rows)
-        self._cut_logs()
+        self._logs.cut_to(self.counters)
         self.counters.rollbacks = rollbacks
         self.job.set_rate_factor(factor)
 
