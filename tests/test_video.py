@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 import ludus
+from ludus import filming
+from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, LudusError
 from ludus.filming import film_run
 from ludus.show import video
 from ludus.show.console import Console
 from ludus.show.results import episodes_of, read_measurements
-from ludus.show.video import Clip, write_video
+from ludus.show.video import Clip, Spool, write_video
 from test_results import CARTPOLE, KUKA
 
 
@@ -42,9 +44,23 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> ludus.Run:
     return ludus.train("gym:CartPole-v1", folder, console=Console("quiet"), overrides=CARTPOLE)
 
 
-def test_a_gymnasium_environment_is_filmed_as_a_gif(cartpole: Path, tmp_path: Path) -> None:
+def test_a_gymnasium_environment_is_filmed_as_a_gif_without_holding_its_pictures(
+    cartpole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[weakref.ref[np.ndarray]] = []
+    draw = filming.picture_of
+
+    def watched(env: VecEnv, row: int) -> np.ndarray | None:
+        picture = draw(env, row)
+        assert picture is not None
+        drawn.append(weakref.ref(picture))
+        assert sum(ref() is not None for ref in drawn) < 5
+        return picture
+
+    monkeypatch.setattr(filming, "picture_of", watched)
     lengths = [e.length for e in episodes_of(read_measurements(cartpole / "results.json")[0].episodes, {})]
     frames = frames_of(film_run(cartpole, tmp_path / "film.gif", episodes=1, fps=50))
+    assert len(drawn) == lengths[0] + 1  # one to see whether it can be drawn
     assert frames[0].shape == (400, 600, 3)
     assert 0 < len(frames) <= lengths[0] + 30 + 1  # Pillow leaves out pictures that do not differ
     assert any(not np.array_equal(frames[0], frame) for frame in frames[1:])
@@ -104,6 +120,18 @@ def test_pictures_are_written_as_they_come(tmp_path: Path) -> None:
     write_video(tmp_path / "film.gif", (Clip(pictures(), name) for name in "ab"), 10)
     assert len(alive) == 60
     assert len(frames_of(tmp_path / "film.gif")) > 50
+
+
+def test_a_spool_gives_its_pictures_back_in_any_order_and_leaves_no_file(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pictures = [rng.integers(0, 256, (side, 2 * side, 3), np.uint8)[:, ::2] for side in (4, 7, 5)]
+    with Spool(tmp_path) as spool:
+        places = [spool.add(picture) for picture in pictures]
+        for i in (2, 0, 1):
+            np.testing.assert_array_equal(spool.read(places[i]), pictures[i])
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(LudusError, match=r"Cannot write into .*missing: No such file"):
+        Spool(tmp_path / "missing")
 
 
 def test_pictures_of_odd_and_different_sizes_become_one_film(tmp_path: Path) -> None:

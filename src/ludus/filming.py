@@ -20,7 +20,7 @@ from ludus.policies.policy import Policy
 from ludus.saved_run import load_from, run_folder, trusted_config
 from ludus.show.mujoco_scene import Frame, bounds, framing, pose, traveller, view_angles
 from ludus.show.results import headline, read_measurements
-from ludus.show.video import Clip, has_ffmpeg, refuse_ending, write_video
+from ludus.show.video import Clip, Spool, Spooled, has_ffmpeg, refuse_ending, write_video
 from ludus.training.evaluator import NEW_STREAM
 from ludus.training.run_folder import RESULTS
 from ludus.viewing import (
@@ -71,8 +71,9 @@ def film_run(
     try:
         refuse_misfit(policy, env)
         fastest = _FASTEST_GIF if file.suffix.lower() == ".gif" else _FASTEST
-        shown, rate = _film(env, policy, cast, episodes, failures, fps or -fastest, (width, height))
-        write_video(file, shown, rate)
+        with Spool(file.parent) as spool:
+            shown, rate = _film(env, policy, cast, episodes, failures, fps or -fastest, (width, height), spool)
+            write_video(file, shown, rate)
     finally:
         env.close()
     return file
@@ -131,6 +132,7 @@ def _film(
     failures: bool,
     fps: float,
     size: tuple[int, int],
+    spool: Spool,
 ) -> tuple[Iterable[Clip], float]:
     """The episodes and how many pictures a second they have: `fps`, or, where that is negative, at most -fps."""
     scene = scene_of(env)
@@ -138,7 +140,7 @@ def _film(
     every = max(1, round(natural / fps) if fps > 0 else math.ceil(natural / -fps))
     rate, most = (fps if fps > 0 else natural / every), round(_LONGEST * natural / every)
     if scene is None:
-        return _pictured(env, policy, cast, most, every), rate
+        return _pictured(env, policy, cast, most, every, spool), rate
     if isinstance(env, Shown):
         played = play_pieces(env, policy, (), 1 / natural)
         played = [replace(p, frames=p.frames[::every]) for p in played if p.failed or not failures][:episodes]
@@ -149,8 +151,13 @@ def _film(
     return _drawn(scene, played, size), rate
 
 
-def _pictured(env: VecEnv, policy: Policy, cast: Cast, most: int, every: int) -> list[Clip]:
+def _pictured(env: VecEnv, policy: Policy, cast: Cast, most: int, every: int, spool: Spool) -> list[Clip]:
     """Of an environment that draws itself, in its own size."""
+
+    def draw(env: VecEnv, row: int) -> Spooled | None:
+        picture = picture_of(env, row)
+        return None if picture is None else spool.add(picture)
+
     env.reset(cast.seed)
     if not hasattr(env, "frame") or picture_of(env, 0) is None:
         raise LudusError(
@@ -159,7 +166,10 @@ def _pictured(env: VecEnv, policy: Policy, cast: Cast, most: int, every: int) ->
         )
     if env.agents_per_env > 1:
         return [Clip(team_pictures(env, policy), "")]
-    return [Clip(p.frames, p.caption) for p in play_cast(env, policy, cast, picture_of, most, every)]
+    return [
+        Clip(map(spool.read, filter(None, played.frames)), played.caption)
+        for played in play_cast(env, policy, cast, draw, most, every)
+    ]
 
 
 def _drawn(scene: mujoco.MjModel, played: Sequence[Recorded], size: tuple[int, int]) -> Iterator[Clip]:

@@ -1,7 +1,7 @@
 """Pictures of a policy at work: recorded replays and the live viewer, for every environment that can be drawn."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -266,7 +266,7 @@ def _picture_pages(env: VecEnv, policy: Policy, title: str, cast: Cast) -> list[
         return []
     fps = getattr(env, "frame_rate", 30)
     if env.agents_per_env > 1:
-        return [replays.Page(replays.frames_html(team_pictures(env, policy), fps, title))]
+        return [replays.Page(replays.frames_html([*team_pictures(env, policy)], fps, title))]
     few = replace(cast, failures=cast.failures[:_MOST_PICTURED], successes=cast.successes[:_MOST_PICTURED])
     most = _MOST_PICTURES // max(1, len(few.numbers))
     every = max(1, math.ceil(cast.longest / most))  # the end of an episode is what tells how it went
@@ -279,21 +279,20 @@ def _picture_pages(env: VecEnv, policy: Policy, title: str, cast: Cast) -> list[
 
 
 @torch.no_grad()
-def team_pictures(env: VecEnv, policy: Policy) -> list[np.ndarray]:
+def team_pictures(env: VecEnv, policy: Policy) -> Iterator[np.ndarray]:
     """Of one episode of several agents, some of which may end before the others."""
-    obs, pictures, actor = env.reset(_SEED), [], policy.actor()
+    obs, actor = env.reset(_SEED), policy.actor()
     for _ in range(_MOST_PICTURES):
         picture = picture_of(env, 0)
         if picture is None:
-            break
-        pictures.append(picture)
+            return
+        yield picture
         present = torch.ones(env.num_rows, dtype=torch.bool) if env.present is None else env.present.clone()
         step = env.step(actor.act(obs))
         obs, ended = step.obs, step.done | ~present
         if bool(ended.all()):
-            break
+            return
         actor.forget(ended)
-    return pictures
 
 
 def picture_of(env: VecEnv, row: int) -> np.ndarray | None:

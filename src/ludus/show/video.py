@@ -2,6 +2,8 @@
 
 import itertools
 import os
+import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +22,43 @@ class Clip(NamedTuple):
 
     pictures: Iterable[np.ndarray]  # each [height, width, 3] uint8
     caption: str
+
+
+class Spooled(NamedTuple):
+    """Where a picture lies in a spool."""
+
+    start: int
+    size: int
+    shape: tuple[int, ...]
+
+
+class Spool:
+    """Pictures that wait on the disk, in a file without a name, until their episode's caption is known.
+
+    In memory the pictures of a few episodes would take gigabytes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by whoever leaves the spool)
+        except OSError as error:
+            raise LudusError(f"Cannot write into {folder}: {error.strerror}.") from error
+
+    def __enter__(self) -> "Spool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, picture: np.ndarray) -> Spooled:
+        content = zlib.compress(np.ascontiguousarray(picture, dtype=np.uint8), level=1)
+        start = self._file.seek(0, os.SEEK_END)
+        self._file.write(content)
+        return Spooled(start, len(content), picture.shape)
+
+    def read(self, place: Spooled) -> np.ndarray:
+        self._file.seek(place.start)
+        return np.frombuffer(zlib.decompress(self._file.read(place.size)), np.uint8).reshape(place.shape)
 
 
 def has_ffmpeg() -> bool:
