@@ -51,7 +51,7 @@ class Spool:
         self._file.close()
 
     def add(self, picture: np.ndarray) -> Spooled:
-        content = zlib.compress(np.ascontiguousarray(picture, dtype=np.uint8), level=1)
+        content = zlib.compress(picture.astype(np.uint8, copy=False).tobytes(), level=1)
         start = self._file.seek(0, os.SEEK_END)
         self._file.write(content)
         return Spooled(start, len(content), picture.shape)
