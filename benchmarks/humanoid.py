@@ -146,7 +146,8 @@ def speed(arguments: argparse.Namespace, folder: Path) -> bool:
 def _physics_rate(envs: int, device: str) -> float:
     import torch
 
-    from ludus.envs import HumanoidConfig, make_vec_env
+    from ludus.envs import make_vec_env
+    from ludus.envs.humanoid.config import HumanoidConfig
     from ludus.envs.mujoco.task import SimTask
     from ludus.graphs import Graphed
 

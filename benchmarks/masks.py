@@ -13,11 +13,11 @@ import torch
 from ludus.algorithms.on_policy.collector import Collector
 from ludus.algorithms.ppo.config import PPOConfig
 from ludus.algorithms.ppo.update import PPO
-from ludus.buffers.segments import SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
 from ludus.envs.row_space import MASK, RowSpace
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.policies.actor_critic import ActorCritic
-from ludus.policies.policy import PolicyConfig
+from ludus.policies.config import PolicyConfig
 
 ROWS, NUMBERS, CHOICES, ROUNDS = 64, 32, 12, 40
 MOST = 1.05  # times as long

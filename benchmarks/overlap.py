@@ -17,10 +17,12 @@ import numpy as np
 import torch
 
 from ludus.algorithms.on_policy.collector import Collector
-from ludus.buffers.segments import SegmentSchedule
-from ludus.envs import GymConfig, KukaConfig, make_groups
+from ludus.buffers.schedule import SegmentSchedule
+from ludus.envs import make_groups
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.kuka.config import KukaConfig
+from ludus.policies.config import PolicyConfig
 from ludus.policies.factory import make_actor_critic
-from ludus.policies.policy import PolicyConfig
 
 HORIZON = 16
 WAIT_S = 0.001

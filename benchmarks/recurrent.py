@@ -28,12 +28,14 @@ from torch import Tensor
 from ludus.algorithms.on_policy.collector import Collector
 from ludus.algorithms.ppo.config import PPOConfig
 from ludus.algorithms.ppo.update import PPO
-from ludus.buffers.segments import SegmentSchedule
-from ludus.envs.forage import Forage, ForageConfig
-from ludus.envs.gym.env import GymConfig, make_gym
+from ludus.buffers.schedule import SegmentSchedule
+from ludus.envs.config import ForageConfig
+from ludus.envs.forage import Forage
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.gym.env import make_gym
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.policies.actor_critic import ActorCritic
-from ludus.policies.policy import PolicyConfig
+from ludus.policies.config import PolicyConfig
 
 PUFFERLIB = 39_000  # agent-steps per CPU-second
 OBS, ACTIONS, LENGTH = 118, 3, 200

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from ludus.algorithms.ppo.config import PPOConfig
 from ludus.algorithms.ppo.loss import Batch
 from ludus.algorithms.ppo.update import PPO
-from ludus.buffers.segments import SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
 from ludus.policies.actor_critic import ActorCritic
-from ludus.policies.policy import PolicyConfig
+from ludus.policies.config import PolicyConfig
 
 OBS, ACTIONS = gym.spaces.Box(-np.inf, np.inf, (32,), np.float32), gym.spaces.Box(-1, 1, (6,), np.float32)
 SHAPES = [(256, 64), (1_024, 64), (256, 128), (1_024, 128), (4_096, 128)]  # rows of a minibatch, width

@@ -20,7 +20,8 @@ from ludus.algorithms.on_policy.advantage import generalized_advantage, next_val
 from ludus.algorithms.on_policy.config import OnPolicyTrainConfig, RolloutConfig
 from ludus.algorithms.on_policy.job import OnPolicyJob
 from ludus.algorithms.optimizer import FlatAdam
-from ludus.buffers.segments import Segments, SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
+from ludus.buffers.segments import Segments
 from ludus.config import EvalConfig, TrainConfig, convert
 from ludus.envs.vec import State, VecEnv
 from ludus.errors import ConfigError

@@ -13,9 +13,9 @@ from torch import Tensor
 pytest.importorskip("scipy", reason="SciPy is not installed")
 from scipy.spatial.transform import Rotation
 
-from ludus.envs import HumanoidConfig
 from ludus.envs.humanoid.body import BODIES, JOINTS, body_model, load_body
 from ludus.envs.humanoid.clip import Clip
+from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.mimic import MimicTask, evaluation_plan
 from ludus.envs.humanoid.motions import MotionLibrary, Reference
 from ludus.envs.humanoid.speed import SpeedTask

@@ -11,10 +11,12 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 import ludus
-from ludus.envs.gym.env import GymConfig, make_gym
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.gym.env import make_gym
 from ludus.errors import LudusError
+from ludus.policies.config import PolicyConfig
 from ludus.policies.factory import make_actor_critic, policy_from
-from ludus.policies.policy import Policy, PolicyConfig
+from ludus.policies.policy import Policy
 from ludus.show.console import Console
 
 IMAGE = spaces.Box(0, 255, (9, 10, 3), np.uint8)

@@ -24,8 +24,8 @@ from ludus.algorithms.replay.config import (
     TD3TrainConfig,
 )
 from ludus.errors import ConfigError
+from ludus.policies.config import PolicyConfig
 from ludus.policies.factory import make_replay_policy
-from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_heads import (
     LOG_STD_MAX,
     LOG_STD_MIN,

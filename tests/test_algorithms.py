@@ -19,7 +19,7 @@ from ludus.algorithms.replay.defaults import adapted
 from ludus.algorithms.replay.online import OffPolicyJob
 from ludus.config import to_dict
 from ludus.errors import ConfigError
-from ludus.policies.policy import PolicyConfig
+from ludus.policies.config import PolicyConfig
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.presets import all_presets, find_preset
 from ludus.settings import load_run_config

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import ludus
-from ludus.envs.gym.env import GymConfig, make_gym
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.gym.env import make_gym
 from ludus.errors import ConfigError
 
 has_atari = all(importlib.util.find_spec(module) is not None for module in ("ale_py", "cv2"))

@@ -12,7 +12,8 @@ import ludus
 from ludus.envs.check import check_env
 from ludus.envs.findings import format_findings
 from ludus.envs.gym import block as gym_block
-from ludus.envs.gym.env import GymConfig, make_gym
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.gym.env import make_gym
 from ludus.envs.vec import VecEnv
 from ludus.runs import evaluate_run
 from ludus.show.console import Console

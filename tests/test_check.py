@@ -12,7 +12,8 @@ import gym_test_envs  # noqa: F401 (registers the environments)
 from ludus.envs import check
 from ludus.envs.check import check_env
 from ludus.envs.findings import Finding, format_findings
-from ludus.envs.gym.env import GymConfig, make_gym
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.gym.env import make_gym
 from ludus.envs.vec import State, Step, VecEnv
 
 

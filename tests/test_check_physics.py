@@ -12,11 +12,13 @@ from torch import Tensor
 
 from ludus.envs.check import check_env
 from ludus.envs.findings import Finding
-from ludus.envs.gym.env import GymConfig, make_gym
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.gym.env import make_gym
 from ludus.envs.mujoco.check import check_physics
+from ludus.envs.mujoco.settings import TermSettings
 from ludus.envs.mujoco.simulator import CpuSimulator
 from ludus.envs.mujoco.task import Rows, SimTask
-from ludus.envs.mujoco.terms import Table, Term, TermSettings
+from ludus.envs.mujoco.terms import Table, Term
 
 SOUND = """
 <mujoco>

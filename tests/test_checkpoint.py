@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ludus.errors import CheckpointError
 from ludus.policies.actor_critic import ActorCritic
-from ludus.policies.policy import PolicyConfig
+from ludus.policies.config import PolicyConfig
 from ludus.saved_run import from_checkpoint
 from ludus.training import checkpoint as checkpoints
 from ludus.training.checkpoint import (

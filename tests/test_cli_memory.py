@@ -18,10 +18,12 @@ import yaml
 
 import ludus
 import test_cli
-from ludus.envs import PettingZooConfig, make_vec_env
+from ludus.envs import make_vec_env
+from ludus.envs.gym.config import PettingZooConfig
 from ludus.errors import LudusError
+from ludus.policies.config import PolicyConfig
 from ludus.policies.factory import make_actor_critic
-from ludus.policies.policy import Actor, PolicyConfig
+from ludus.policies.policy import Actor
 from ludus.presets import OPEN_KINDS
 from ludus.show import playback as replay
 from ludus.show.console import Console

@@ -52,6 +52,11 @@ def python(program: str, *arguments: str, cwd: Path | None = None) -> "subproces
         ("list", SLOW[:-1]),
         ("resume --help", SLOW[:3]),
         ("eval --help", SLOW[:3]),
+        ("train kuka-pick-place --help", SLOW[:3]),
+        ("train gym:CartPole-v1 --help", SLOW[:2]),
+        ("train gym:CartPole-v1 --algo sac --help-all", SLOW[:2]),
+        ("train kuka-pick-place --lerning-rate 1", SLOW[:3]),  # a typo is answered as quickly
+        ("train kuka-pick-plase", SLOW[:2]),
     ],
 )
 def test_help_imports_nothing_that_takes_long(line: str, slow: tuple[str, ...]) -> None:
@@ -195,7 +200,8 @@ class Net(torch.nn.Module):
         return self.layer(x)
 """
 BATCHED = """
-from ludus.envs.forage import Forage, ForageConfig
+from ludus.envs.config import ForageConfig
+from ludus.envs.forage import Forage
 
 class Worn(Forage):
     def begin_step(self, action):
@@ -215,7 +221,7 @@ def bonus(task):
     [
         (NETWORK, "gym:CartPole-v1 --policy.network mine:Net",
          "AssertionError: worn out, at mine.py, line 11, in forward"),
-        (BATCHED, "vec:mine:make --num-envs 4", "LookupError: no berries, at mine.py, line 6, in begin_step"),
+        (BATCHED, "vec:mine:make --num-envs 4", "LookupError: no berries, at mine.py, line 7, in begin_step"),
         (TERM, """kuka-pick-place --num-envs 4 --groups 1 --env.rewards {"b":{"function":"mine:bonus"}}""",
          "The term mine:bonus raised IndexError: list index out of range, at mine.py, line 3, in bonus"),
     ],

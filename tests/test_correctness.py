@@ -20,14 +20,15 @@ from ludus.algorithms.ppo.update import PPO
 from ludus.algorithms.replay import collector as replay_collector
 from ludus.algorithms.replay.job import ReplayJob
 from ludus.algorithms.replay.online import OffPolicyJob
-from ludus.buffers.segments import Segments, SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
+from ludus.buffers.segments import Segments
 from ludus.envs.vec import Step
 from ludus.errors import ConfigError, TrainingError
 from ludus.policies import lstm
 from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.config import PolicyConfig
 from ludus.policies.lstm import LSTM
 from ludus.policies.mlp import Dense
-from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_heads import GreedyHead
 from ludus.show.jsonl import read_metrics
 from ludus.training.job import OnBatch

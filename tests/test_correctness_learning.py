@@ -16,8 +16,8 @@ from ludus.algorithms.on_policy.return_scale import ReturnScale
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.replay.agents import _critic_gradients
 from ludus.envs.episodic import EpisodicReward
+from ludus.policies.config import PolicyConfig
 from ludus.policies.mlp import MLP
-from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_policy import Twin
 from ludus.training.evaluator import Evaluation, wilson_interval
 from ludus.training.loop import Trainer

@@ -18,15 +18,14 @@ from ludus.algorithms.on_policy.config import count_minibatches
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.algorithms.registry import built_in
 from ludus.algorithms.replay.config import DQNTrainConfig
-from ludus.buffers.segments import SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
 from ludus.cli import main
 from ludus.config import TrainConfig, make_plan, to_dict
-from ludus.envs import ENV_KINDS
-from ludus.envs.forage import ForageConfig
+from ludus.envs.config import ENV_KINDS, ForageConfig
 from ludus.errors import ConfigError, LudusError
 from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.config import PolicyConfig
 from ludus.policies.factory import make_replay_policy, policy_from
-from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_heads import make_replay_head
 from ludus.policies.spaces import space_from
 from ludus.policies.vision import make_encoder

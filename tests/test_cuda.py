@@ -25,9 +25,11 @@ from ludus.algorithms.on_policy.collector import Collector
 from ludus.algorithms.on_policy.config import make_schedule
 from ludus.algorithms.ppo.config import PPOTrainConfig
 from ludus.algorithms.ppo.update import PPO
-from ludus.buffers.segments import Segments, SegmentSchedule, Track
+from ludus.buffers.schedule import SegmentSchedule
+from ludus.buffers.segments import Segments, Track
 from ludus.envs import make_vec_env
-from ludus.envs.forage import Forage, ForageConfig
+from ludus.envs.config import ForageConfig
+from ludus.envs.forage import Forage
 from ludus.envs.vec import State, Step, VecEnv, derive_seed
 from ludus.policies.factory import make_actor_critic
 from ludus.presets import find_preset

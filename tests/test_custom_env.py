@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ludus.envs import make_vec_env
 from ludus.envs.check import check_env
-from ludus.envs.custom import VecConfig, find_env_factory, make_custom
+from ludus.envs.config import VecConfig
+from ludus.envs.custom import find_env_factory, make_custom
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.errors import ConfigError, EnvError
 from ludus.presets.custom import preset_for

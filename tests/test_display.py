@@ -8,8 +8,9 @@ from typing import Any
 from rich.console import Console as RichConsole
 
 from ludus.display import Column, Curves, Display, Measure, Table
-from ludus.envs import KukaConfig, display_of
+from ludus.envs import display_of
 from ludus.envs.abilities import adapt, lessons_of, load_lessons, tabulate
+from ludus.envs.kuka.config import KukaConfig
 from ludus.envs.vec import State
 from ludus.envs.wrapper import WrappedEnv
 from ludus.show.console import Console

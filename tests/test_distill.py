@@ -14,11 +14,11 @@ from ludus.algorithms.distill.config import DistillConfig
 from ludus.algorithms.distill.job import load_teacher, make_advice
 from ludus.algorithms.distill.update import Distiller
 from ludus.algorithms.on_policy.collector import Collector
-from ludus.buffers.segments import SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
 from ludus.envs.row_space import MASK, RowSpace, choice_slices
 from ludus.errors import CheckpointError, ConfigError, TrustError
 from ludus.policies.actor_critic import ActorCritic
-from ludus.policies.policy import PolicyConfig
+from ludus.policies.config import PolicyConfig
 from ludus.runs import evaluate_run
 from test_masks import CATCH, Stop, catch, random_mask
 from test_resume import assert_same_run

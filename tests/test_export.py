@@ -18,8 +18,8 @@ from ludus.envs.mujoco.robot import control_units
 from ludus.errors import LudusError
 from ludus.export import METADATA, export_onnx, metadata_of, read_metadata
 from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.config import PolicyConfig
 from ludus.policies.factory import policy_from
-from ludus.policies.policy import PolicyConfig
 from ludus.scaffold.writing import write_task
 from ludus.show.console import Console
 

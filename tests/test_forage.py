@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from conftest import Recordings
 from ludus.envs import forage
 from ludus.envs.check import check_env
-from ludus.envs.forage import BLUE, FREE, RED, WALL, Forage, ForageConfig, wall_map
+from ludus.envs.config import ForageConfig
+from ludus.envs.forage import BLUE, FREE, RED, WALL, Forage, wall_map
 from ludus.envs.vec import Step
 from ludus.errors import ConfigError
 from ludus.graphs import Graphed

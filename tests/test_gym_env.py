@@ -15,7 +15,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 import gym_test_envs
-from ludus.envs.gym.env import GymConfig, GymVecEnv, make_gym
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.gym.env import GymVecEnv, make_gym
 from ludus.envs.vec import State, Step, VecEnv, derive_seed
 from ludus.errors import CheckpointError, ConfigError, EnvError
 

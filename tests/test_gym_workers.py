@@ -15,7 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ludus.envs.gym.env import GymConfig, find_spec, make_gym
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.gym.env import make_gym
+from ludus.envs.gym.finding import find_spec
 from ludus.envs.gym.make import GymRecipe
 from ludus.envs.gym.workers import MAX_FAILURES, GymWorkersVecEnv
 from ludus.envs.vec import Step, VecEnv
@@ -285,7 +287,8 @@ def test_close_stops_a_worker_that_hangs(make: Any) -> None:
 
 TRAINER = """
 import torch
-from ludus.envs.gym.env import GymConfig, make_gym
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.gym.env import make_gym
 env = make_gym(GymConfig("gym_test_envs:ludus-test/Scripted-v0", workers=2, kwargs={script}), 2)
 env.reset(0)
 {before}

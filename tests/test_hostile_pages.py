@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ludus.envs import HumanoidConfig, display_of
+from ludus.envs import display_of
 from ludus.envs.humanoid.body import JOINTS
 from ludus.envs.humanoid.clip import Clip
+from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.display import CLIPS
 from ludus.errors import LudusError
 from ludus.motion_viewing import view_clips

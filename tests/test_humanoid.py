@@ -39,12 +39,12 @@ from humanoid_envs import (
 )
 from ludus.algorithms.on_policy.job import OnPolicyJob
 from ludus.algorithms.registry import make_job
-from ludus.envs import HumanoidConfig, make_vec_env
+from ludus.envs import make_vec_env
 from ludus.envs.check import check_env
 from ludus.envs.humanoid.body import JOINTS
 from ludus.envs.humanoid.catalogue import shipped_folder
 from ludus.envs.humanoid.clip import load_clip, save_clip
-from ludus.envs.humanoid.config import TrackingReward
+from ludus.envs.humanoid.config import HumanoidConfig, TrackingReward
 from ludus.envs.humanoid.mimic import MimicTask
 from ludus.envs.humanoid.motions import Reference
 from ludus.envs.humanoid.task import DT, HumanoidTask

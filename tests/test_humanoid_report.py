@@ -15,8 +15,9 @@ import yaml
 import ludus
 from ludus.cli import run_verb
 from ludus.config import TrainConfig
-from ludus.envs import HumanoidConfig, display_of, make_vec_env
+from ludus.envs import display_of, make_vec_env
 from ludus.envs.humanoid.catalogue import find_clips, shipped_folder, whole_names
+from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.display import CLIPS
 from ludus.envs.humanoid.factory import library_of
 from ludus.envs.humanoid.other_clips import act_as_trained, make_shown, on_clips
@@ -25,8 +26,8 @@ from ludus.envs.mujoco.simulator import CpuSimulator
 from ludus.envs.mujoco.task import SimTask
 from ludus.envs.showing import drawable_env
 from ludus.errors import CheckpointError, ConfigError
+from ludus.policies.config import PolicyConfig
 from ludus.policies.factory import make_actor_critic
-from ludus.policies.policy import PolicyConfig
 from ludus.runs import play_run, write_run_report
 from ludus.show import playback as replay
 from ludus.show import text

@@ -15,11 +15,11 @@ from ludus.algorithms.on_policy.collector import Collector
 from ludus.algorithms.on_policy.ram import plan_memory
 from ludus.algorithms.ppo.config import PPOConfig
 from ludus.algorithms.ppo.update import PPO
-from ludus.buffers.segments import SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
 from ludus.envs.row_space import RowSpace
 from ludus.errors import ConfigError
 from ludus.policies.actor_critic import ActorCritic
-from ludus.policies.policy import PolicyConfig
+from ludus.policies.config import PolicyConfig
 from ludus.runs import evaluate_run
 from test_masks import CATCH, QUICK, assert_resumes_exactly, catch
 

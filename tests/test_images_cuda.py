@@ -23,10 +23,10 @@ from ludus.algorithms.replay.job import obs_field
 from ludus.algorithms.replay.learner import ReplayLearner
 from ludus.algorithms.reward.config import RewardConfig
 from ludus.buffers.episodes import EpisodeStore
-from ludus.buffers.segments import SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
 from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.config import PolicyConfig
 from ludus.policies.factory import make_replay_policy
-from ludus.policies.policy import PolicyConfig
 from ludus.show.jsonl import read_metrics
 from test_images import BOTH, some_rows
 from test_masks import catch

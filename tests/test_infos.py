@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import ludus
-from ludus.envs.gym.env import GymConfig, make_gym
+from ludus.envs.gym.config import GymConfig, PettingZooConfig
+from ludus.envs.gym.env import make_gym
 from ludus.envs.gym.infos import MOST_NAMES, InfoMeans
-from ludus.envs.gym.pettingzoo import PettingZooConfig, make_pettingzoo
+from ludus.envs.gym.pettingzoo import make_pettingzoo
 from ludus.envs.vec import VecEnv
 from ludus.show.console import Console
 

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ludus.envs.kuka import kinematics
 from ludus.envs.kuka import task as kuka
+from ludus.envs.kuka.config import KukaConfig
 from ludus.envs.kuka.kinematics import joints_for
 from ludus.envs.kuka.scripted import scripted_action
-from ludus.envs.kuka.task import CUBE_HALF, CUBE_ON_PAD, FINGER_OPEN, HOME, KukaConfig, KukaPickPlace
+from ludus.envs.kuka.task import CUBE_HALF, CUBE_ON_PAD, FINGER_OPEN, HOME, KukaPickPlace
 from ludus.envs.mujoco.task import ALL_ROWS
 from ludus.envs.vec import Step
 

@@ -9,8 +9,9 @@ import torch
 
 import ludus
 from ludus.envs import make_vec_env
+from ludus.envs.kuka.config import KukaConfig
 from ludus.envs.kuka.pixels import CAMERAS, KukaPixels
-from ludus.envs.kuka.task import KukaConfig, KukaPickPlace
+from ludus.envs.kuka.task import KukaPickPlace
 from ludus.envs.mujoco.simulator import _warp_installed
 from ludus.errors import DataError
 from ludus.presets import find_preset

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 import ludus
-from ludus.envs.locomotion import TASKS, LocomotionConfig, LocomotionTask, make_locomotion
+from ludus.envs.locomotion.config import LocomotionConfig
+from ludus.envs.locomotion.task import TASKS, LocomotionTask, make_locomotion
 from ludus.envs.mujoco.simulator import CpuSimulator
 from ludus.envs.mujoco.task import ALL_ROWS, Score
 from ludus.envs.vec import Step

@@ -14,14 +14,15 @@ import catch_env
 import ludus
 from ludus.algorithms.ppo.loss import Batch, loss_gradient
 from ludus.envs.check import check_env
-from ludus.envs.gym.env import GymConfig, make_gym
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.gym.env import make_gym
 from ludus.envs.row_space import MASK, ActionRow, RowSpace, choice_slices
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, EnvError, LudusError
 from ludus.export import export_onnx, read_metadata
 from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.config import PolicyConfig
 from ludus.policies.heads import MixedHead, StochasticHead, make_stochastic_head
-from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_heads import GreedyHead
 from ludus.runs import evaluate_run
 from test_resume import assert_same_run

@@ -11,7 +11,7 @@ import torch
 
 from ludus.algorithms.on_policy.ram import plan_memory
 from ludus.algorithms.registry import make_job
-from ludus.buffers.segments import SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
 from ludus.errors import ConfigError
 from ludus.policies.factory import make_actor_critic
 from ludus.presets import find_preset

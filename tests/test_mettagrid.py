@@ -11,7 +11,8 @@ import torch
 
 from ludus.envs import mettagrid
 from ludus.envs.check import check_env
-from ludus.envs.mettagrid import TASKS, MettagridConfig, MettagridVecEnv, Planes, make_mettagrid
+from ludus.envs.config import MettagridConfig
+from ludus.envs.mettagrid import TASKS, MettagridVecEnv, Planes, make_mettagrid
 from ludus.envs.vec import Step, VecEnv
 from ludus.errors import CheckpointError, ConfigError
 from ludus.presets import mettagrid as presets

@@ -13,14 +13,16 @@ from torch import Tensor
 import ludus
 from ludus.config import TrainConfig
 from ludus.envs.gym import workers as gym_workers
-from ludus.envs.gym.env import GymConfig, find_spec, make_gym
+from ludus.envs.gym.config import GymConfig, PettingZooConfig
+from ludus.envs.gym.env import make_gym
+from ludus.envs.gym.finding import find_spec
 from ludus.envs.gym.make import GymRecipe
-from ludus.envs.gym.pettingzoo import PettingZooConfig, make_pettingzoo
+from ludus.envs.gym.pettingzoo import make_pettingzoo
 from ludus.envs.gym.workers import MAX_HANGS, MAX_RESTARTS, GymWorkersVecEnv
 from ludus.envs.vec import VecEnv
 from ludus.errors import EnvError, LudusError
+from ludus.policies.config import PolicyConfig
 from ludus.policies.factory import make_actor_critic
-from ludus.policies.policy import PolicyConfig
 from ludus.show.console import Console
 from ludus.training.evaluator import evaluate, limit_warnings
 

@@ -16,7 +16,7 @@ import warm_python
 from ludus.errors import ConfigError, LudusError, TrustError
 from ludus.export import export_onnx
 from ludus.policies.actor_critic import ActorCritic
-from ludus.policies.policy import PolicyConfig
+from ludus.policies.config import PolicyConfig
 from ludus.policies.taped import make_taped
 from ludus.runs import evaluate_run
 from ludus.show.jsonl import read_metrics

@@ -17,7 +17,9 @@ pytest.importorskip("pettingzoo", reason="PettingZoo is not installed")
 
 import pettingzoo_test_envs
 from ludus.envs.check import check_env
-from ludus.envs.gym.pettingzoo import PettingZooConfig, find_factory, make_pettingzoo
+from ludus.envs.gym.config import PettingZooConfig
+from ludus.envs.gym.finding import find_factory
+from ludus.envs.gym.pettingzoo import make_pettingzoo
 from ludus.envs.gym.state import restore, snapshot
 from ludus.envs.vec import State, Step, VecEnv, derive_seed
 from ludus.errors import CheckpointError, ConfigError, EnvError

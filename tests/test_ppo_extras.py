@@ -12,8 +12,8 @@ from ludus.algorithms.ppo.config import PPOConfig
 from ludus.algorithms.ppo.loss import Batch
 from ludus.algorithms.ppo.update import PPO
 from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.config import PolicyConfig
 from ludus.policies.heads import GaussianHead, make_stochastic_head
-from ludus.policies.policy import PolicyConfig
 from test_ppo_math import OBS, random_segments, schedule_of
 
 # Two dimensions with bounds of their own, one with none, one with one alone.

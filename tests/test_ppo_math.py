@@ -15,12 +15,13 @@ from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.ppo.config import PPOConfig
 from ludus.algorithms.ppo.loss import Batch
 from ludus.algorithms.ppo.update import PPO
-from ludus.buffers.segments import SegmentBuffer, Segments, SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
+from ludus.buffers.segments import SegmentBuffer, Segments
 from ludus.errors import ConfigError
 from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.config import PolicyConfig
 from ludus.policies.lstm import LSTM
 from ludus.policies.normalizer import ObsNormalizer
-from ludus.policies.policy import PolicyConfig
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (5,), np.float32)
 ACTION_SPACES: dict[str, Any] = {

@@ -11,9 +11,13 @@ import torch
 from torch import Tensor
 
 import ludus
-from ludus.envs import EnvConfig, HumanoidConfig, KukaConfig, LocomotionConfig, make_vec_env
+from ludus.envs import make_vec_env
 from ludus.envs.check import check_env
+from ludus.envs.config import EnvConfig
+from ludus.envs.humanoid.config import HumanoidConfig
+from ludus.envs.kuka.config import KukaConfig
 from ludus.envs.kuka.task import SUBSTEPS, scene_path
+from ludus.envs.locomotion.config import LocomotionConfig
 from ludus.envs.locomotion.gymnasium_sim import GymnasiumSimulator
 from ludus.envs.locomotion.task import TASKS, load_model
 from ludus.envs.mujoco.randomization import Randomization

@@ -14,7 +14,8 @@ import warm_python
 from ludus.data import DataConfig, Episode, read_episodes, scan
 from ludus.data.writing import LiberoWriter
 from ludus.envs.kuka.behaviour import NEVER, Behaviour
-from ludus.envs.kuka.task import CUBE_ON_PAD, KukaConfig, KukaPickPlace
+from ludus.envs.kuka.config import KukaConfig
+from ludus.envs.kuka.task import CUBE_ON_PAD, KukaPickPlace
 from ludus.errors import ConfigError, DataError
 from ludus.recording import LANGUAGE, RecordConfig, axis_angle, record
 from ludus.show.console import Console

@@ -33,13 +33,14 @@ from ludus.algorithms.replay.learner import ReplayLearner
 from ludus.algorithms.reward.config import RewardConfig
 from ludus.buffers.episodes import EpisodeStore
 from ludus.data import DataConfig, read_episodes
-from ludus.envs.gym.env import GymConfig, make_gym
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.gym.env import make_gym
 from ludus.envs.row_space import RowSpace
 from ludus.envs.vec import VecEnv
 from ludus.errors import CheckpointError, ConfigError, TrustError
 from ludus.export import export_onnx
+from ludus.policies.config import PolicyConfig
 from ludus.policies.factory import make_replay_policy, policy_from
-from ludus.policies.policy import PolicyConfig
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.policies.vision import draw_shifts, shift_observations, usual_shift
 from ludus.presets import find_preset

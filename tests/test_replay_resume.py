@@ -21,8 +21,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import ludus
 from ludus.buffers.episodes import EpisodeStore
+from ludus.policies.config import PolicyConfig
 from ludus.policies.factory import make_replay_policy
-from ludus.policies.policy import PolicyConfig
 from ludus.recording import RecordConfig, record
 from ludus.show.console import Console
 from ludus.training import checkpoint as checkpoints

@@ -24,7 +24,8 @@ from humanoid_envs import Still, make, standing_clip, walk_clip
 from ludus import cli
 from ludus.config import EvalConfig, TrainConfig
 from ludus.envs.abilities import describe_starts, names_of_few
-from ludus.envs.gym.env import GymConfig, make_gym
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.gym.env import make_gym
 from ludus.envs.showing import drawable_env, make_shown_env
 from ludus.errors import ConfigError
 from ludus.measuring import cast_of, final_episodes, measure_run

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from ludus.envs.gym import block as gym_block
-from ludus.envs.gym.env import GymConfig, GymVecEnv, make_gym
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.gym.env import GymVecEnv, make_gym
 from ludus.envs.gym.mujoco_state import read_data, read_model, write_data, write_model
 from ludus.envs.gym.state import restore, snapshot
 from ludus.envs.mujoco.simulator import CpuSimulator

@@ -12,11 +12,12 @@ from ludus.algorithms.on_policy.collector import Collector
 from ludus.algorithms.ppo.config import PPOConfig
 from ludus.algorithms.ppo.loss import Batch
 from ludus.algorithms.ppo.update import PPO
-from ludus.buffers.segments import SegmentBuffer, SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
+from ludus.buffers.segments import SegmentBuffer
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.config import PolicyConfig
 from ludus.policies.lstm import LSTM
-from ludus.policies.policy import PolicyConfig
 
 shapes = st.tuples(st.integers(1, 40), st.integers(1, 50), st.integers(1, 9))
 

@@ -12,8 +12,8 @@ from ludus import cli
 from ludus.algorithms.ppo.config import PPOConfig
 from ludus.algorithms.replay.config import ReplayConfig
 from ludus.config import EvalConfig
-from ludus.envs.kuka.task import KukaConfig
-from ludus.policies.policy import PolicyConfig
+from ludus.envs.kuka.config import KukaConfig
+from ludus.policies.config import PolicyConfig
 
 SOURCE = Path(ludus.__file__).parent
 MOST_FILES = 8

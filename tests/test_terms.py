@@ -15,8 +15,10 @@ import term_modules
 from ludus import trust
 from ludus.algorithms.ppo.config import PPOTrainConfig
 from ludus.config import to_dict
-from ludus.envs import HumanoidConfig, KukaConfig, LocomotionConfig, make_vec_env
-from ludus.envs.humanoid.config import TrackingReward
+from ludus.envs import make_vec_env
+from ludus.envs.humanoid.config import HumanoidConfig, TrackingReward
+from ludus.envs.kuka.config import KukaConfig
+from ludus.envs.locomotion.config import LocomotionConfig
 from ludus.envs.mujoco.task import SimTask
 from ludus.envs.mujoco.terms import Term, choose
 from ludus.envs.vec import Step

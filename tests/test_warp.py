@@ -13,8 +13,11 @@ pytest.importorskip("mujoco_warp", reason="MuJoCo Warp is not installed: pip ins
 
 import warp
 
-from ludus.envs import HumanoidConfig, KukaConfig, LocomotionConfig, make_vec_env
+from ludus.envs import make_vec_env
+from ludus.envs.humanoid.config import HumanoidConfig
+from ludus.envs.kuka.config import KukaConfig
 from ludus.envs.kuka.task import SUBSTEPS, scene_path
+from ludus.envs.locomotion.config import LocomotionConfig
 from ludus.envs.locomotion.gymnasium_sim import GymnasiumSimulator
 from ludus.envs.locomotion.task import TASKS, load_model
 from ludus.envs.mujoco.simulator import CpuSimulator, Simulator, lacks_warp, make_simulator, wants_warp

@@ -9,7 +9,8 @@ from conftest import ON_GPU, Recordings
 from ludus.algorithms.on_policy.collector import Collector
 from ludus.algorithms.on_policy.config import make_schedule
 from ludus.algorithms.ppo.config import PPOTrainConfig
-from ludus.envs import KukaConfig, make_vec_env
+from ludus.envs import make_vec_env
+from ludus.envs.kuka.config import KukaConfig
 from ludus.envs.locomotion.task import TASKS, load_model
 from ludus.envs.mujoco.task import SimTask
 from ludus.graphs import Graphed

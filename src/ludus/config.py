@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from ludus.envs import ENV_KINDS, EnvConfig
-from ludus.envs.kuka.task import KukaConfig
+from ludus.envs.config import ENV_KINDS, EnvConfig
+from ludus.envs.kuka.config import KukaConfig
 from ludus.errors import ConfigError
-from ludus.policies.policy import PolicyConfig
+from ludus.policies.config import PolicyConfig
 from ludus.ranges import LARGEST_SEED, MOST_ENVS, MOST_STEPS, MOST_THREADS, Range, check_fields
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from ludus.config import C, TrainConfig
-from ludus.envs import ENV_KINDS
+from ludus.envs.config import ENV_KINDS
 from ludus.errors import ConfigError, did_you_mean, plain_text
 from ludus.files import read_bounded
 from ludus.ranges import read_whole

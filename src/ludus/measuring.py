@@ -14,9 +14,10 @@ import torch
 
 from ludus.config import TrainConfig
 from ludus.config_files import read_table
-from ludus.envs import EnvConfig, sees_by_warp
+from ludus.envs import sees_by_warp
 from ludus.envs.abilities import start_words, tabulate
-from ludus.envs.mujoco.terms import TermSettings
+from ludus.envs.config import EnvConfig
+from ludus.envs.mujoco.settings import TermSettings
 from ludus.envs.showing import make_trial_env
 from ludus.envs.vec import derive_seed
 from ludus.errors import ConfigError

@@ -16,7 +16,8 @@ import psutil
 import torch
 
 from ludus.config import TrainConfig, to_dict
-from ludus.envs import available_cores, name_in
+from ludus.envs import available_cores
+from ludus.envs.config import name_in
 from ludus.errors import LudusError, plain_text
 from ludus.presets import find_preset
 from ludus.version import __version__

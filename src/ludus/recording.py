@@ -14,8 +14,9 @@ from ludus.data.files import SUFFIXES
 from ludus.data.hdf5 import h5py_module
 from ludus.data.writing import DemoRows, LiberoWriter, check_target
 from ludus.envs.kuka.behaviour import Act, Behaviour
+from ludus.envs.kuka.config import KukaConfig
 from ludus.envs.kuka.scripted import scripted_action
-from ludus.envs.kuka.task import SUBSTEPS, KukaConfig, KukaPickPlace, scene_path
+from ludus.envs.kuka.task import SUBSTEPS, KukaPickPlace, scene_path
 from ludus.envs.mujoco.cameras import Motion, SceneCameras
 from ludus.envs.mujoco.task import Score
 from ludus.envs.vec import derive_seed

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from ludus import runs
 from ludus.config import TrainConfig
-from ludus.envs import name_in
+from ludus.envs.config import name_in
 from ludus.envs.given import give_again, name_of_env
 from ludus.envs.vec import VecEnv
 from ludus.errors import did_you_mean

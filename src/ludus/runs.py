@@ -20,8 +20,8 @@ from ludus.algorithms.registry import Algorithm, address_of_algorithm, find_algo
 from ludus.config import TrainConfig, to_dict
 from ludus.config_files import PlainDumper
 from ludus.envs import display_of, make_vec_env
-from ludus.envs.given import about_given, told_name
-from ludus.envs.importing import refuse_while_importing
+from ludus.envs.given import about_given
+from ludus.envs.importing import refuse_while_importing, told_name
 from ludus.envs.showing import make_shown_env, scene_of
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, LudusError, plain_text, tell_exception
@@ -191,7 +191,7 @@ def _trainer(
         _create_run(folder, config, facts)
         return False
 
-    screen.state.display, make_job = display_of(config.env), find_algorithm(config.algo).job
+    screen.state.display, make_job = display_of(config.env), find_algorithm(config.algo).job_maker()
     screen.state.every_row = config.log.every_row
     return Trainer(config, folder, screen, _sinks(folder, config, screen), make_job, callbacks, keep_folder)
 

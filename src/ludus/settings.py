@@ -11,7 +11,7 @@ from ludus.algorithms.registry import algorithms_with, built_in, find_algorithm
 from ludus.config import C, TrainConfig, to_dict
 from ludus.config_files import from_dict, read_values
 from ludus.errors import ConfigError
-from ludus.policies.policy import LAYER_SETTINGS, LAYERS_AFTER
+from ludus.policies.config import LAYER_SETTINGS, LAYERS_AFTER
 from ludus.setting_names import flag_of, names_of, translate, unknown_setting
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ludus.config import TrainConfig, to_dict
 from ludus.config_files import from_dict
-from ludus.envs import EnvConfig
+from ludus.envs.config import EnvConfig
 from ludus.errors import ConfigError, plain_text
 
 _MOST_STAGES = 100

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from ludus.config import TrainConfig, to_dict
-from ludus.envs import EnvConfig
-from ludus.envs.mujoco.terms import TABLES
+from ludus.envs.config import EnvConfig
+from ludus.envs.mujoco.settings import TABLES
 from ludus.errors import LudusError, TrustError, plain_text
 from ludus.files import create, read_bounded, read_json, write_whole
 from ludus.stages import environments_of

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs import EnvConfig
+from ludus.envs.config import EnvConfig
 from ludus.envs.gym.env import GymVecEnv
 from ludus.envs.mujoco.task import SimTask
 from ludus.envs.showing import Frame, Shown, drawable_env, scene_of

@@ -10,7 +10,7 @@ from ludus.algorithms.registry import built_in
 from ludus.commands import COMMANDS
 from ludus.commands.train_help import field_docs, value_text
 from ludus.config import TrainConfig
-from ludus.envs import ENV_KINDS
+from ludus.envs.config import ENV_KINDS
 from ludus.presets import OPEN_KINDS, all_presets
 from ludus.show.meanings import MEANINGS
 from pages.figures import table

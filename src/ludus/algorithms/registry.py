@@ -16,16 +16,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any, cast
 
 from ludus.algorithms.summaries import installed
 from ludus.config import TrainConfig
 from ludus.envs.importing import address_of, import_module_of
 from ludus.errors import ConfigError, did_you_mean, tell_exception
-from ludus.policies.factory import MakePolicy
-from ludus.training.job import Job
+
+if TYPE_CHECKING:  # the settings of an algorithm are found without torch
+    import torch
+
+    from ludus.policies.factory import MakePolicy
+    from ludus.training.job import Job
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,21 @@ class Algorithm:
     """A line for 'ludus list'."""
     config: type[TrainConfig]
     """Its settings: a subclass with a section of its own. The default of `algo` there is `name`."""
-    job: Callable[[Any, torch.device], Job]
-    """Makes what a training does, of such a configuration."""
+    job: "Callable[[Any, torch.device], Job] | str"
+    """Makes what a training does, of such a configuration; or "module:NAME", which is imported when it trains."""
     adapt: Callable[[TrainConfig], TrainConfig]
     """A preset of any algorithm, as this one would train it: `ludus train PRESET --algo NAME`."""
-    policy: MakePolicy | None = None
+    policy: "MakePolicy | None" = None
     """Makes the policy of a checkpoint whose kind is `name`; None: the algorithm uses a policy of Ludus."""
     acts: bool = True
     """Whether it learns a policy, which can be evaluated, watched and exported."""
+
+    def job_maker(self) -> "Callable[[Any, torch.device], Job]":
+        """`job`, imported where it is a name."""
+        if not isinstance(self.job, str):
+            return self.job
+        module, _, name = self.job.partition(":")
+        return cast("Callable[[Any, torch.device], Job]", getattr(importlib.import_module(module), name))
 
 
 _REGISTERED: dict[str, Algorithm] = {}
@@ -97,9 +106,9 @@ def _in_module(module: str, name: str) -> Algorithm:
     return _expect_algorithm(getattr(imported, name), f"{module}:{name}")
 
 
-def make_job(config: TrainConfig, device: torch.device) -> Job:
+def make_job(config: TrainConfig, device: "torch.device") -> "Job":
     """What a training by `config.algo` does."""
-    return find_algorithm(config.algo).job(config, device)
+    return find_algorithm(config.algo).job_maker()(config, device)
 
 
 def algorithm_names() -> list[str]:

@@ -1,7 +1,7 @@
 """`ludus completion bash|zsh|fish`: a script for the shell, and the words that it asks for.
 
 The shell hands over the line up to the cursor. What it gets back must come at once, so nothing slow is imported.
-The settings of a preset are the exception: they are found out once, which takes as long as its help, and kept.
+The settings of a preset take as long as its help: they are found out once, and kept.
 """
 
 import functools
@@ -160,7 +160,6 @@ def _cache_folder() -> Path:
 
 
 def _find_settings(preset: str, algo: str) -> dict[str, list[str]]:
-    """Takes seconds: the configuration's classes import torch."""
     from ludus.commands.train_help import choices_of
     from ludus.presets import find_preset
     from ludus.setting_names import flag_of, settings_of

@@ -1,64 +1,38 @@
-"""Environments. `make_vec_env` turns a configuration into a group of rows."""
+"""Environments. `make_vec_env` turns a configuration into a group of rows.
+
+What makes an environment is imported when one is made: settings are read without torch and MuJoCo.
+"""
 
 import dataclasses
 import os
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from ludus.display import Display
-from ludus.envs.custom import VecConfig, make_custom
-from ludus.envs.episodic import EpisodicReward
-from ludus.envs.forage import Forage, ForageConfig
-from ludus.envs.gym.env import GymConfig, make_gym
-from ludus.envs.gym.pettingzoo import PettingZooConfig, make_pettingzoo
-from ludus.envs.humanoid.config import HumanoidConfig
-from ludus.envs.humanoid.display import humanoid_display
-from ludus.envs.humanoid.factory import make_humanoid
-from ludus.envs.kuka.pixels import KukaPixels
-from ludus.envs.kuka.task import KukaConfig, KukaPickPlace
-from ludus.envs.locomotion import LocomotionConfig, make_locomotion
-from ludus.envs.mettagrid import MettagridConfig, make_mettagrid
-from ludus.envs.mujoco.simulator import wants_warp
-from ludus.envs.vec import VecEnv
+from ludus.envs.config import (
+    EnvConfig,
+    ForageConfig,
+    GymConfig,
+    HumanoidConfig,
+    KukaConfig,
+    LocomotionConfig,
+    MettagridConfig,
+    PettingZooConfig,
+    VecConfig,
+)
 from ludus.errors import ConfigError
 from ludus.ranges import check_fields
 
-EnvConfig = (
-    KukaConfig
-    | HumanoidConfig
-    | LocomotionConfig
-    | ForageConfig
-    | GymConfig
-    | PettingZooConfig
-    | MettagridConfig
-    | VecConfig
-)
+if TYPE_CHECKING:
+    import torch
 
-# The name of each kind of environment in a configuration file.
-ENV_KINDS: dict[str, type[EnvConfig]] = {
-    "kuka": KukaConfig,
-    "humanoid": HumanoidConfig,
-    "locomotion": LocomotionConfig,
-    "forage": ForageConfig,
-    "gym": GymConfig,
-    "pettingzoo": PettingZooConfig,
-    "mettagrid": MettagridConfig,
-    "vec": VecConfig,
-}
+    from ludus.envs.vec import VecEnv
+
 _SIMULATED = (KukaConfig, HumanoidConfig, LocomotionConfig)  # by MuJoCo, on CPU threads or on a GPU
 
 
-def name_in(config: EnvConfig) -> str:
-    """ "gym:CartPole-v1", "vec:my_module:make_env": the environment that the settings name, with its kind."""
-    kind = next(name for name, settings in ENV_KINDS.items() if type(config) is settings)
-    named = (str(getattr(config, field, "")) for field in ("id", "factory", "task"))
-    return f"{kind}:{next(filter(None, named), '')}"
-
-
 def make_vec_env(
-    config: EnvConfig, num_envs: int, evaluation: bool = False, device: torch.device | str = "cpu"
-) -> VecEnv:
+    config: EnvConfig, num_envs: int, evaluation: bool = False, device: "torch.device | str" = "cpu"
+) -> "VecEnv":
     """A group of `num_envs` environments; for evaluation without any help a task gives in training.
 
     Environments that are written in torch live on `device`, and MuJoCo tasks if MuJoCo Warp simulates them; the
@@ -68,35 +42,59 @@ def make_vec_env(
     check_fields(dataclasses.replace(config, **asked), "env.")
     if num_envs < 1:
         raise ConfigError(f"A group needs at least 1 environment, not {num_envs}.")
+    threads = getattr(config, "threads", 0) or available_cores()
     match config:
+        case KukaConfig() if config.image_size:
+            from ludus.envs.kuka.pixels import KukaPixels
+
+            return KukaPixels(config, num_envs, threads, evaluation, device)
         case KukaConfig():
-            task = KukaPixels if config.image_size else KukaPickPlace
-            return task(config, num_envs, config.threads or available_cores(), evaluation, device)
+            from ludus.envs.kuka.task import KukaPickPlace
+
+            return KukaPickPlace(config, num_envs, threads, evaluation, device)
         case HumanoidConfig():
-            return make_humanoid(config, num_envs, config.threads or available_cores(), evaluation, device)
+            from ludus.envs.humanoid.factory import make_humanoid
+
+            return make_humanoid(config, num_envs, threads, evaluation, device)
         case LocomotionConfig():
-            return make_locomotion(config, num_envs, config.threads or available_cores(), device)
+            from ludus.envs.locomotion.task import make_locomotion
+
+            return make_locomotion(config, num_envs, threads, device)
         case ForageConfig():
+            from ludus.envs.forage import Forage
+
             return Forage(config, num_envs, device, evaluation)
         case GymConfig():
+            from ludus.envs.gym.env import make_gym
+
             return make_gym(config, num_envs)
         case PettingZooConfig():
+            from ludus.envs.gym.pettingzoo import make_pettingzoo
+
             return make_pettingzoo(config, num_envs)
         case MettagridConfig():
+            from ludus.envs.mettagrid import make_mettagrid
+
             return make_mettagrid(config, num_envs)
         case VecConfig():
+            from ludus.envs.custom import make_custom
+
             return make_custom(config, num_envs, device, evaluation)
 
 
 def make_groups(
-    config: EnvConfig, groups: int, device: torch.device | str = "cpu", episodic_reward: bool = False
-) -> list[VecEnv]:
+    config: EnvConfig, groups: int, device: "torch.device | str" = "cpu", episodic_reward: bool = False
+) -> "list[VecEnv]":
     """The training environments in equal groups, which share the worker processes out among them."""
     shared = config
     if isinstance(config, GymConfig | PettingZooConfig):
         shared = dataclasses.replace(config, workers=max(config.workers // groups, min(config.workers, 1)))
     envs = [make_vec_env(shared, config.num_envs // groups, device=device) for _ in range(groups)]
-    return [EpisodicReward(env) for env in envs] if episodic_reward else envs
+    if not episodic_reward:
+        return envs
+    from ludus.envs.episodic import EpisodicReward
+
+    return [EpisodicReward(env) for env in envs]
 
 
 def on_threads(config: EnvConfig) -> EnvConfig:
@@ -107,14 +105,18 @@ def on_threads(config: EnvConfig) -> EnvConfig:
     return dataclasses.replace(config, simulator="threads") if isinstance(config, _SIMULATED) else config
 
 
-def sees_by_warp(config: EnvConfig, device: torch.device | str) -> bool:
+def sees_by_warp(config: EnvConfig, device: "torch.device | str") -> bool:
     """Whether the images of a training on `device` are drawn by MuJoCo Warp."""
     if not isinstance(config, KukaConfig) or not config.image_size:
         return False
+    import torch
+
+    from ludus.envs.mujoco.simulator import wants_warp
+
     return torch.device(device).type == "cuda" and wants_warp(config.simulator, device, config.num_envs)
 
 
-def make_eval_env(config: EnvConfig, episodes: int, device: torch.device | str = "cpu") -> VecEnv:
+def make_eval_env(config: EnvConfig, episodes: int, device: "torch.device | str" = "cpu") -> "VecEnv":
     """Environments for so many episodes, no more of them than in training."""
     if isinstance(config, KukaConfig) and sees_by_warp(config, device):
         config = dataclasses.replace(config, simulator="warp")  # another renderer's images look a little different
@@ -130,7 +132,11 @@ def make_eval_env(config: EnvConfig, episodes: int, device: torch.device | str =
 
 def display_of(config: EnvConfig) -> Display:
     """What an environment has to show besides what every environment has."""
-    return humanoid_display(config) if isinstance(config, HumanoidConfig) else Display()
+    if not isinstance(config, HumanoidConfig):
+        return Display()
+    from ludus.envs.humanoid.display import humanoid_display
+
+    return humanoid_display(config)
 
 
 def available_cores() -> int:

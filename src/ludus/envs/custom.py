@@ -2,39 +2,21 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import gymnasium as gym
 import torch
 from gymnasium.vector import VectorEnv
 
-from ludus.envs.given import given, is_given, takes_number, told_name
+from ludus.envs.config import VecConfig
+from ludus.envs.given import given, takes_number
 from ludus.envs.gym.vector import VectorRows
-from ludus.envs.importing import find_callable
+from ludus.envs.importing import find_callable, is_given, told_name
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, EnvError, LudusError, tell_exception
-from ludus.ranges import MOST_ENVS, Range
 
 _ATTRIBUTES = ("name", "num_rows", "obs_space", "action_space", "device")
 _ACTION_SPACES = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete)
-
-
-@dataclass(frozen=True)
-class VecConfig:
-    """A batched environment of your own: a VecEnv, or a VectorEnv of Gymnasium."""
-
-    factory: str = ""
-    """The module and the callable there that makes it: "my_module:make_env"."""
-    num_envs: Annotated[int, Range(1, MOST_ENVS)] = 64
-    """Environments that step together."""
-    kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
-    """Passed to the callable. A configuration file or a program may give any values."""
-
-    @property
-    def imports(self) -> tuple[str, ...]:
-        """Modules that this configuration names."""
-        return () if is_given(self.factory) else (self.factory.partition(":")[0],)
 
 
 def make_custom(config: VecConfig, num_envs: int, device: torch.device | str, evaluation: bool) -> VecEnv:

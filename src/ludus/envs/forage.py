@@ -13,8 +13,7 @@ wait for a value. Three ideas keep the calls few:
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -22,9 +21,10 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from ludus.envs.config import ForageConfig
 from ludus.envs.vec import State, Step, VecEnv
 from ludus.errors import ConfigError
-from ludus.ranges import MOST_ENVS, Range, check_fields
+from ludus.ranges import check_fields
 
 NUM_ACTIONS = 5  # stay, north, east, south, west
 FREE, WALL, RED, BLUE = range(4)  # what is in a cell
@@ -35,34 +35,6 @@ GOLDEN, MIX_1, MIX_2 = (n - 2**64 for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5
 # A number times this, modulo 2⁶⁴, is the next random number, of which high bits are used (Steele & Vigna 2021).
 MULTIPLIER = 0xF1357AEA2E62A9C5 - 2**64
 MIN_CARD_BITS, MAX_CARD_BITS, DECK_CELLS = 10, 13, 2**19  # fewer cards for maps of many cells
-
-
-@dataclass(frozen=True)
-class ForageConfig:
-    """Gather berries of the colour that pays. It is shown only at first: remember it."""
-
-    num_envs: Annotated[int, Range(1, MOST_ENVS)] = 128
-    """Maps trained on at once; each has `agents` rows."""
-    agents: Annotated[int, Range(1, 4_096)] = 4
-    """Agents that share a map."""
-    width: Annotated[int, Range(3, 1_024)] = 9
-    """Cells from west to east, with the border wall."""
-    height: Annotated[int, Range(3, 1_024)] = 9
-    """Cells from north to south, with the border wall."""
-    window: Annotated[int, Range(1, 255)] = 5
-    """Side of the square an agent sees, itself in the middle; odd."""
-    berries: Annotated[int, Range(1, MOST_ENVS)] = 8
-    """Berries of each colour on a map."""
-    episode_length: Annotated[int, Range(1, 1_000_000)] = 32
-    """Steps of an episode."""
-    cue_length: Annotated[int, Range(0, 1_000_000)] = 6
-    """Steps at the start of an episode during which the paying colour is shown."""
-    map: Literal["open", "pillars", "rooms"] = "open"
-    """Walls inside the border: none, single pillars, or four rooms with doors."""
-    swap: bool = False
-    """Harder: the paying colour changes in mid-episode; agents feel whether the last step was paid or punished."""
-    relay: bool = False
-    """Harder: only the first agent of each map is shown the paying colour."""
 
 
 def scramble(numbers: Tensor) -> Tensor:

@@ -18,12 +18,10 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
-from ludus.envs.importing import address_of, main_name
-from ludus.envs.vec import VecEnv
+from ludus.envs.importing import address_of, is_given, main_name, told_name
 from ludus.errors import ConfigError, EnvError, LudusError, plain_text, tell_exception
 
 _PETTINGZOO = {"ParallelEnv", "AECEnv"}  # by name: the package need not be installed
-_ADDRESS = re.compile(r"<(\w+) [0-9a-f]{6}>")
 
 
 class Given(NamedTuple):
@@ -65,25 +63,15 @@ def give_again(name: str, env: Any) -> None:
     _GIVEN[address] = thing if isinstance(thing, Given) else Given(env, _label(env))
 
 
-def is_given(address: str) -> bool:
-    """Whether an address is one of an object that a program handed over: no module is imported for it."""
-    return _ADDRESS.fullmatch(address) is not None
-
-
 def given(address: str) -> Given:
     """What was handed over under this address."""
     if address not in _GIVEN:
-        name = _ADDRESS.sub(r"\1", address)
+        name = told_name(address)
         raise ConfigError(
             f"The environment {name} was handed over by a program as an object, and has no name to find it by. "
             f"Hand it over again in Python: ludus.Run(RUN, env=…) to evaluate, ludus.resume(RUN, env=…) to go on."
         )
     return _GIVEN[address]
-
-
-def told_name(name: str) -> str:
-    """ "gym:MyEnv" for "gym:<MyEnv 3fa21b>"; other names as they are."""
-    return _ADDRESS.sub(r"\1", name)
 
 
 def about_given(config: Any) -> list[str]:
@@ -130,6 +118,8 @@ def _kind_of(env: Any) -> str:
     cls = env if isinstance(env, type) else type(env)
     if issubclass(cls, gym.Env):
         return "gym"
+    from ludus.envs.vec import VecEnv  # with torch, which the name of an environment does not need
+
     if issubclass(cls, VecEnv | VectorEnv):
         return "vec"
     return "pettingzoo" if _PETTINGZOO & {base.__name__ for base in cls.__mro__} else ""
@@ -156,6 +146,8 @@ def _label(env: Any) -> str:
 
 def _number_of(env: Any) -> int:
     """Of environments that step together in what cannot be made of another size; 0 for a single one."""
+    from ludus.envs.vec import VecEnv
+
     if isinstance(env, VecEnv):
         return env.num_rows // env.agents_per_env
     return int(env.num_envs) if isinstance(env, VectorEnv) else 0

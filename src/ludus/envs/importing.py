@@ -9,6 +9,7 @@ import importlib
 import inspect
 import os
 import pkgutil
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from ludus.errors import ConfigError, EnvError, did_you_mean, tell_exception
 
 # Packages whose functions make environments of what another module defines, as pettingzoo's parallel_wrapper_fn.
 _WRAPPING_PACKAGES = ("pettingzoo", "supersuit", "gymnasium")
+_GIVEN_ADDRESS = re.compile(r"<(\w+) [0-9a-f]{6}>")  # of an object without a name (`given.py`)
 _being_imported: list[str] = []  # modules, because a configuration names them
 
 
@@ -134,3 +136,13 @@ def _siblings(module: str, search_here: bool) -> list[str]:
     here = [os.getcwd()] if search_here else None
     path = getattr(sys.modules.get(package), "__path__", None) if package else here
     return [f"{package}{dot}{found.name}" for found in pkgutil.iter_modules(path)] if path else []
+
+
+def is_given(address: str) -> bool:
+    """Whether an address is one of an object that a program handed over: no module is imported for it."""
+    return _GIVEN_ADDRESS.fullmatch(address) is not None
+
+
+def told_name(name: str) -> str:
+    """ "gym:MyEnv" for "gym:<MyEnv 3fa21b>"; other names as they are."""
+    return _GIVEN_ADDRESS.sub(r"\1", name)

@@ -11,40 +11,23 @@ import importlib.metadata
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.envs.config import MettagridConfig
 from ludus.envs.gym.block import warn_inexact
 from ludus.envs.row_state import check_fits
 from ludus.envs.vec import State, Step, VecEnv, derive_seed
 from ludus.errors import CheckpointError, ConfigError, EnvError, did_you_mean
-from ludus.ranges import MOST_ENVS, Range
 
 VERSION = "0.26.22"  # its interface changes every few weeks, so one version is meant
 _INSTALL = "pip install 'ludus[mettagrid]' (Python 3.11 or 3.12)"
 _FILLING, _WHOLE_AGENT = 0xFF, 0xFE  # positions of tokens without meaning, and of those about no cell
 _NUM_SEEDS = 2**31  # the engine takes no more
-
-
-@dataclass(frozen=True)
-class MettagridConfig:
-    """A grid world of the mettagrid package."""
-
-    task: str = "navigation"
-    """navigation, assembly or arena."""
-    num_envs: Annotated[int, Range(1, MOST_ENVS)] = 16
-    """Worlds that step together. Each has several agents, and each agent is a row."""
-    agents: Annotated[int, Range(0, 4_096)] = 0
-    """Agents in each world; 0: the task's own number."""
-    max_steps: Annotated[int, Range(0, 10**9)] = 0
-    """Steps of an episode; 0: the task's own number."""
-    observation: Literal["planes", "tokens"] = "planes"
-    """Maps of what is around the agent, or the engine's own list of tokens."""
 
 
 def make_mettagrid(config: MettagridConfig, num_envs: int) -> VecEnv:

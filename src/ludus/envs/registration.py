@@ -17,7 +17,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ludus.envs import available_cores
-from ludus.envs.kuka.task import KukaConfig, KukaPickPlace
+from ludus.envs.kuka.config import KukaConfig
+from ludus.envs.kuka.task import KukaPickPlace
 from ludus.envs.mujoco.task import SimTask
 
 

@@ -8,15 +8,10 @@ from typing import Any, Protocol, runtime_checkable
 import mujoco
 import torch
 
-from ludus.envs import (
-    EnvConfig,
-    GymConfig,
-    HumanoidConfig,
-    PettingZooConfig,
-    make_eval_env,
-    make_vec_env,
-    on_threads,
-)
+from ludus.envs import make_eval_env, make_vec_env, on_threads
+from ludus.envs.config import EnvConfig
+from ludus.envs.gym.config import GymConfig, PettingZooConfig
+from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.other_clips import act_as_trained, make_shown, on_clips
 from ludus.envs.humanoid.task import HumanoidTask
 from ludus.envs.vec import Step, VecEnv

@@ -6,9 +6,10 @@ import gymnasium as gym
 from torch import Tensor, nn
 
 from ludus.envs.vec import ActionSpace
+from ludus.policies.config import PolicyConfig
 from ludus.policies.heads import StochasticHead, make_stochastic_head
 from ludus.policies.mlp import Dense
-from ludus.policies.policy import MakeNetwork, Policy, PolicyConfig
+from ludus.policies.policy import MakeNetwork, Policy
 from ludus.policies.trunk import TrunkPass
 
 

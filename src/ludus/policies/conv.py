@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ludus.errors import ConfigError
-from ludus.policies.mlp import Activation
+from ludus.policies.config import Activation
 
 CNN = Literal["nature", "residual"]
 _SMALL = 36  # pixels; the strides of the Nature network leave nothing of a smaller image

@@ -11,7 +11,8 @@ from ludus.envs.interface import interface_from
 from ludus.envs.vec import ActionSpace, VecEnv
 from ludus.errors import ConfigError, TrustError, plain_text
 from ludus.policies.actor_critic import ActorCritic
-from ludus.policies.policy import MakeNetwork, Policy, PolicyConfig
+from ludus.policies.config import PolicyConfig
+from ludus.policies.policy import MakeNetwork, Policy
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.policies.spaces import space_from
 

@@ -6,15 +6,15 @@ against autograd.
 """
 
 import itertools
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ludus.errors import ConfigError
+from ludus.policies.config import Activation
 
-Activation = Literal["tanh", "relu", "elu"]
 # In place, on what a layer has just made: fresh memory for every activation costs as much as computing it.
 ACTIVATIONS = {"tanh": torch.tanh_, "relu": torch.relu_, "elu": torch.nn.functional.elu_}
 

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from ludus.envs.row_space import parts_of
 from ludus.envs.vec import ActionSpace
 from ludus.errors import ConfigError
+from ludus.policies.config import PolicyConfig
 from ludus.policies.mlp import MLP, StackedMLP, laid_out_as
 from ludus.policies.normalizer import REPLAY_LIMITS
-from ludus.policies.policy import MakeNetwork, Policy, PolicyConfig
+from ludus.policies.policy import MakeNetwork, Policy
 from ludus.policies.reader import Prepared
 from ludus.policies.replay_heads import ReplayHead, make_replay_head
 from ludus.policies.taped import ModuleEncoder, TapedEncoder

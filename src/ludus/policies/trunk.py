@@ -9,10 +9,11 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from ludus.policies.config import Activation
 from ludus.policies.gru import GRU
 from ludus.policies.lstm import LSTM
 from ludus.policies.mingru import MinGRU
-from ludus.policies.mlp import MLP, Activation
+from ludus.policies.mlp import MLP
 from ludus.policies.reader import Prepared, Reader
 
 Memory = LSTM | GRU | MinGRU

@@ -2,9 +2,11 @@
 
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig
-from ludus.envs.custom import VecConfig, find_env_factory
-from ludus.envs.given import given, is_given
-from ludus.policies.policy import PolicyConfig
+from ludus.envs.config import VecConfig
+from ludus.envs.custom import find_env_factory
+from ludus.envs.given import given
+from ludus.envs.importing import is_given
+from ludus.policies.config import PolicyConfig
 from ludus.presets.preset import Preset
 
 _PPO = PPOConfig(horizon=32, minibatches=8, update_epochs=10, learning_rate=3e-4)

@@ -4,8 +4,8 @@ import dataclasses
 
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig
-from ludus.envs.forage import ForageConfig
-from ludus.policies.policy import PolicyConfig
+from ludus.envs.config import ForageConfig
+from ludus.policies.config import PolicyConfig
 from ludus.presets.preset import Preset
 
 _SMALL = PPOTrainConfig(

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig
 from ludus.envs import available_cores
-from ludus.envs.given import Given, given, is_given
-from ludus.envs.gym.env import GymConfig, find_spec
-from ludus.policies.policy import PolicyConfig
+from ludus.envs.given import Given, given
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.gym.finding import find_spec
+from ludus.envs.importing import is_given
+from ludus.policies.config import PolicyConfig
 from ludus.presets import locomotion
 from ludus.presets.preset import Preset
 

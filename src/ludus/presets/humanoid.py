@@ -6,7 +6,7 @@ from ludus.algorithms.imitation.config import AdversaryConfig, AMPTrainConfig
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig, convert
 from ludus.envs.humanoid.config import HumanoidConfig
-from ludus.policies.policy import PolicyConfig
+from ludus.policies.config import PolicyConfig
 from ludus.presets.preset import Preset
 
 _MIMIC = PPOTrainConfig(

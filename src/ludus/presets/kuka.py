@@ -5,8 +5,8 @@ import dataclasses
 from ludus.algorithms.distill.config import DistillConfig, DistillTrainConfig
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import CheckpointConfig, EvalConfig, LoopConfig, convert
-from ludus.envs.kuka.task import KukaConfig
-from ludus.policies.policy import PolicyConfig
+from ludus.envs.kuka.config import KukaConfig
+from ludus.policies.config import PolicyConfig
 from ludus.presets.preset import Preset
 
 _PICK_PLACE = PPOTrainConfig(

@@ -2,8 +2,8 @@
 
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig
-from ludus.envs.locomotion import LocomotionConfig
-from ludus.policies.policy import PolicyConfig
+from ludus.envs.locomotion.config import LocomotionConfig
+from ludus.policies.config import PolicyConfig
 from ludus.presets.preset import Preset
 
 # Large numbers of short rollouts, many small batches, advantages from the newest critic at every pass:

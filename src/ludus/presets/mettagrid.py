@@ -2,8 +2,9 @@
 
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig
-from ludus.envs.mettagrid import MettagridConfig, find_task
-from ludus.policies.policy import PolicyConfig
+from ludus.envs.config import MettagridConfig
+from ludus.envs.mettagrid import find_task
+from ludus.policies.config import PolicyConfig
 from ludus.presets.preset import Preset
 
 _ROWS = 256  # agents in all worlds together

@@ -2,8 +2,9 @@
 
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig
-from ludus.envs.gym.pettingzoo import PettingZooConfig, find_factory
-from ludus.policies.policy import PolicyConfig
+from ludus.envs.gym.config import PettingZooConfig
+from ludus.envs.gym.finding import find_factory
+from ludus.policies.config import PolicyConfig
 from ludus.presets.preset import Preset
 
 # Several agents that learn at once make the task of each move: smaller updates than for one alone, and a little

@@ -8,9 +8,9 @@ from ludus.algorithms.reward.config import RewardConfig
 from ludus.algorithms.reward.train_config import RewardTrainConfig
 from ludus.config import EvalConfig, LoopConfig
 from ludus.data.config import DataConfig
-from ludus.envs.gym.env import GymConfig, find_spec
-from ludus.envs.locomotion import TASKS, LocomotionConfig
-from ludus.policies.policy import PolicyConfig
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.locomotion.config import LocomotionConfig
+from ludus.policies.config import PolicyConfig
 from ludus.presets.preset import Preset
 
 _ENVS = 10  # which share an iteration's 100 steps
@@ -43,6 +43,9 @@ PRESETS = [
 
 def preset_for(name: str) -> Preset:
     """The job behind `rrd-mujoco:NAME`: one of the batched tasks, or any Gymnasium environment."""
+    from ludus.envs.gym.finding import find_spec  # with Gymnasium and MuJoCo, which the presets do not need
+    from ludus.envs.locomotion.task import TASKS
+
     env: Any = LocomotionConfig(task=name, num_envs=_ENVS)
     if name not in TASKS:
         find_spec(name)  # an unknown one is refused here, before anything is built

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from ludus.config import TrainConfig, to_dict
-from ludus.envs import EnvConfig, GymConfig, make_eval_env
+from ludus.envs import make_eval_env
 from ludus.envs.abilities import describe_starts, names_of_few, start_words
-from ludus.envs.mujoco.terms import TABLES
+from ludus.envs.config import EnvConfig
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.mujoco.settings import TABLES
 from ludus.envs.vec import Step, VecEnv, derive_seed
 from ludus.errors import EnvError
 from ludus.graphs import Graphed

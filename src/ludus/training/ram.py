@@ -9,7 +9,7 @@ import psutil
 import torch
 
 from ludus.errors import ConfigError, TrainingError
-from ludus.policies.policy import PolicyConfig
+from ludus.policies.config import PolicyConfig
 
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cublas_status_alloc_failed")
 

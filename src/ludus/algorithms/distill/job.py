@@ -8,7 +8,7 @@ from torch import Tensor
 from ludus.algorithms.distill.config import DistillConfig, DistillTrainConfig
 from ludus.algorithms.distill.update import Advice, Distiller
 from ludus.algorithms.on_policy.job import OnPolicyJob
-from ludus.buffers.segments import SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
 from ludus.config_files import load_shared_config
 from ludus.envs.row_space import RowSpace
 from ludus.envs.vec import VecEnv

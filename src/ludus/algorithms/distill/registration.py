@@ -3,7 +3,6 @@
 from functools import partial
 
 from ludus.algorithms.distill.config import DistillTrainConfig
-from ludus.algorithms.distill.job import DistillJob
 from ludus.algorithms.on_policy.config import adapted
 from ludus.algorithms.registry import Algorithm
 
@@ -12,7 +11,7 @@ ALGORITHMS = (
         "distill",
         "A trained policy (--distill.teacher RUN) teaches one that sees less, while the student acts.",
         DistillTrainConfig,
-        DistillJob,
+        "ludus.algorithms.distill.job:DistillJob",
         partial(adapted, kind=DistillTrainConfig),
     ),
 )

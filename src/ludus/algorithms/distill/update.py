@@ -17,7 +17,8 @@ from ludus.algorithms.distill.config import DistillConfig
 from ludus.algorithms.on_policy.config import count_minibatches
 from ludus.algorithms.on_policy.update_data import UpdateData
 from ludus.algorithms.optimizer import FlatAdam
-from ludus.buffers.segments import Segments, SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
+from ludus.buffers.segments import Segments
 from ludus.envs.vec import State, derive_seed, restore_generator
 from ludus.graphs import Graphed, graph_pool
 from ludus.policies.actor_critic import ActorCritic

@@ -3,7 +3,6 @@
 from functools import partial
 
 from ludus.algorithms.imitation.config import AMPTrainConfig
-from ludus.algorithms.imitation.job import ImitationJob
 from ludus.algorithms.on_policy.config import adapted
 from ludus.algorithms.registry import Algorithm
 
@@ -12,7 +11,7 @@ ALGORITHMS = (
         "amp",
         "PPO and a discriminator that pays for moving as demonstrated, where the environment shows motion.",
         AMPTrainConfig,
-        ImitationJob,
+        "ludus.algorithms.imitation.job:ImitationJob",
         partial(adapted, kind=AMPTrainConfig),
     ),
 )

@@ -8,7 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ludus.buffers.segments import SegmentBuffer, Segments, SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
+from ludus.buffers.segments import SegmentBuffer, Segments
 from ludus.envs.abilities import adapt, adapt_every, lessons_of, load_lessons
 from ludus.envs.finite import refuse_non_finite
 from ludus.envs.vec import (

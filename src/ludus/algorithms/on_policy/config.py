@@ -6,10 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from ludus.buffers.segments import SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
 from ludus.config import EvalConfig, LoopConfig, TrainConfig, convert
 from ludus.errors import ConfigError
-from ludus.policies.policy import PolicyConfig
+from ludus.policies.config import PolicyConfig
 from ludus.ranges import MOST_ENVS, Range
 
 

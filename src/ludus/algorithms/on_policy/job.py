@@ -12,7 +12,8 @@ from ludus.algorithms.on_policy.collector import Collector
 from ludus.algorithms.on_policy.config import OnPolicyTrainConfig, make_schedule, with_minibatches
 from ludus.algorithms.on_policy.ram import MemoryPlan, plan_memory
 from ludus.algorithms.optimizer import FlatAdam
-from ludus.buffers.segments import Segments, SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
+from ludus.buffers.segments import Segments
 from ludus.config import make_plan
 from ludus.envs import make_groups
 from ludus.envs.abilities import interface_of, tabulate

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from ludus.algorithms.on_policy.update_data import update_shapes
-from ludus.buffers.segments import SegmentSchedule, buffer_shapes
+from ludus.buffers.schedule import SegmentSchedule
+from ludus.buffers.segments import buffer_shapes
 from ludus.policies.actor_critic import ActorCritic
 from ludus.training.ram import size
 

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ludus.algorithms.on_policy.advantage import generalized_advantage, next_values
 from ludus.algorithms.on_policy.return_scale import ReturnScale
-from ludus.buffers.segments import Segments, SegmentSchedule, Track
+from ludus.buffers.schedule import SegmentSchedule
+from ludus.buffers.segments import Segments, Track
 from ludus.policies.actor_critic import ActorCritic
 
 _PART = 2**16  # steps that are gathered at a time

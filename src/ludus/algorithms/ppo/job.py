@@ -5,7 +5,7 @@ from torch import Tensor
 from ludus.algorithms.on_policy.job import OnPolicyJob
 from ludus.algorithms.ppo.config import PPOTrainConfig
 from ludus.algorithms.ppo.update import PPO
-from ludus.buffers.segments import SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
 from ludus.envs.vec import VecEnv
 from ludus.training.job import Show
 

@@ -4,7 +4,6 @@ from functools import partial
 
 from ludus.algorithms.on_policy.config import adapted
 from ludus.algorithms.ppo.config import PPOTrainConfig
-from ludus.algorithms.ppo.job import PPOJob
 from ludus.algorithms.registry import Algorithm
 
 ALGORITHMS = (
@@ -12,7 +11,7 @@ ALGORITHMS = (
         "ppo",
         "Proximal policy optimisation: learns from each rollout once. Any actions, memory, several agents.",
         PPOTrainConfig,
-        PPOJob,
+        "ludus.algorithms.ppo.job:PPOJob",
         partial(adapted, kind=PPOTrainConfig),
     ),
 )

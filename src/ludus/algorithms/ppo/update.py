@@ -22,7 +22,8 @@ from ludus.algorithms.on_policy.update_data import UpdateData, prioritized
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.ppo.config import PPOConfig
 from ludus.algorithms.ppo.loss import KL, Batch, loss_gradient
-from ludus.buffers.segments import Segments, SegmentSchedule
+from ludus.buffers.schedule import SegmentSchedule
+from ludus.buffers.segments import Segments
 from ludus.envs.vec import State, derive_seed, restore_generator
 from ludus.graphs import Graphed, graph_pool
 from ludus.policies.actor_critic import ActorCritic

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from ludus.algorithms.replay.config import DQNTrainConfig, ReplayConfig, ReplayTrainConfig, TD3TrainConfig
 from ludus.config import EvalConfig, LoopConfig, TrainConfig, convert
-from ludus.policies.policy import PolicyConfig
+from ludus.policies.config import PolicyConfig
 
 _NETWORKS = PolicyConfig(hidden=(256, 256), activation="relu", normalize_obs=False)
 C = TypeVar("C", bound=ReplayTrainConfig)

@@ -1,19 +1,23 @@
 """SAC, TD3 and DQN: learning from a replay that environments or recorded episodes fill."""
 
 from functools import partial
-
-import torch
+from typing import TYPE_CHECKING
 
 from ludus.algorithms.registry import Algorithm
 from ludus.algorithms.replay.config import DQNTrainConfig, ReplayTrainConfig, SACTrainConfig, TD3TrainConfig
 from ludus.algorithms.replay.defaults import adapted
-from ludus.algorithms.replay.job import ReplayJob
-from ludus.algorithms.replay.offline import OfflineJob
-from ludus.algorithms.replay.online import OffPolicyJob
+
+if TYPE_CHECKING:
+    import torch
+
+    from ludus.algorithms.replay.job import ReplayJob
 
 
-def make_replay_job(config: ReplayTrainConfig, device: torch.device) -> ReplayJob:
+def make_replay_job(config: ReplayTrainConfig, device: "torch.device") -> "ReplayJob":
     """From recorded episodes if there are some, else from environments."""
+    from ludus.algorithms.replay.offline import OfflineJob
+    from ludus.algorithms.replay.online import OffPolicyJob
+
     return OfflineJob(config, device) if config.offline else OffPolicyJob(config, device)
 
 

@@ -3,7 +3,6 @@
 from functools import partial
 
 from ludus.algorithms.registry import Algorithm
-from ludus.algorithms.reward.job import RewardJob
 from ludus.algorithms.reward.train_config import RewardTrainConfig
 from ludus.config import convert
 
@@ -12,7 +11,7 @@ ALGORITHMS = (
         "reward",
         "Return decomposition from recorded episodes (--data FILE): learns a reward alone.",
         RewardTrainConfig,
-        RewardJob,
+        "ludus.algorithms.reward.job:RewardJob",
         partial(convert, kind=RewardTrainConfig),
         acts=False,
     ),

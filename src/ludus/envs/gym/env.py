@@ -5,56 +5,26 @@
 With `workers` the same environments run in processes of their own (`workers.py`), with the same results.
 """
 
-import importlib.util
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 import mujoco
 import numpy as np
 import torch
-from gymnasium.envs.registration import EnvSpec
 from torch import Tensor
 
-from ludus.envs.given import given, is_given, told_name
 from ludus.envs.gym.block import GrowthGuard, Recipe, warn_inexact
-from ludus.envs.gym.make import ATARI, GymRecipe
+from ludus.envs.gym.config import GymConfig
+from ludus.envs.gym.finding import ATARI, find_env
+from ludus.envs.gym.make import GymRecipe
 from ludus.envs.gym.rows import info_metrics, step_of
 from ludus.envs.gym.workers import GymWorkersVecEnv
-from ludus.envs.importing import find_callable, import_module_of
+from ludus.envs.importing import told_name
 from ludus.envs.interface import Interface, column_names
 from ludus.envs.mujoco.robot import control_bounds, control_names, control_units
 from ludus.envs.row_space import ONLY_PART, RowSpace
 from ludus.envs.row_state import check_fits
 from ludus.envs.vec import State, Step, VecEnv
-from ludus.errors import ConfigError, did_you_mean
-from ludus.ranges import MOST_ENVS, MOST_THREADS, Range
-
-
-@dataclass(frozen=True)
-class GymConfig:
-    """A Gymnasium environment."""
-
-    id: str = "CartPole-v1"
-    """Its registered id. "my_package:MyEnv-v0" imports my_package first; "my_module:MyEnv" is a class or function
-    there that makes it, registered or not."""
-    num_envs: Annotated[int, Range(1, MOST_ENVS)] = 8
-    """Environments that step together."""
-    workers: Annotated[int, Range(0, MOST_THREADS)] = 0
-    """Processes that step them; 0: this one. Worth it from about 100 µs a step."""
-    max_steps: Annotated[int, Range(0, 10**9)] = 0
-    """Steps after which an episode is truncated; 0: the environment's own limit."""
-    action_masks: bool = True
-    """Choose among the valid actions only, where the environment says which they are (docs/actions.md)."""
-    kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
-    """Its arguments: NAME VALUE …. A configuration file or a program may give any values."""
-
-    @property
-    def imports(self) -> tuple[str, ...]:
-        """Modules that this configuration names."""
-        module = self.id.rpartition(":")[0]
-        return (module,) if module else ()
 
 
 def make_gym(config: GymConfig, num_envs: int) -> VecEnv:
@@ -76,60 +46,6 @@ def make_gym(config: GymConfig, num_envs: int) -> VecEnv:
         env = GymWorkersVecEnv(recipe, num_envs, min(config.workers, num_envs))
     env.max_steps = config.max_steps or recipe.spec.max_episode_steps or env.max_steps
     return env
-
-
-class FoundEnv(NamedTuple):
-    """What an id stands for."""
-
-    spec: EnvSpec
-    make: Callable[..., gym.Env] | None = None  # of one that is not registered
-
-
-def find_env(env_id: str) -> FoundEnv:
-    """The registration of "CartPole-v1" or "my_package:MyEnv-v0", or the class or function "my_module:MyEnv"."""
-    module, _, name = env_id.rpartition(":")
-    if is_given(env_id):
-        return _unregistered(told_name(env_id), given(env_id).make)
-    found = import_module_of(module, env_id) if module else None  # which may register it
-    if name.startswith("ALE/") and not module:
-        _import_atari(env_id)
-    try:
-        return FoundEnv(gym.spec(name))
-    except gym.error.Error as error:
-        if callable(getattr(found, name, None)):
-            return _unregistered(name, find_callable(env_id, "", "Gymnasium environment", ("Env",)))
-        if module:
-            raise ConfigError(_absent(module, name, vars(found))) from error
-        raise ConfigError(
-            f"There is no Gymnasium environment {name!r}.{did_you_mean(name, gym.registry)} One of another "
-            "package is named with the module that registers it or has its class, as in 'my_package:MyEnv-v0'."
-        ) from error
-
-
-def _absent(module: str, name: str, members: Mapping[str, Any]) -> str:
-    """The module has no such environment; those that it has are named."""
-    classes = [n for n, value in members.items() if isinstance(value, type) and issubclass(value, gym.Env)]
-    own = [n for n in classes if members[n].__module__ == module]
-    near = did_you_mean(name, own) or did_you_mean(name, gym.registry)
-    has = "" if near or not own else f" It has {', '.join(map(repr, own[:5]))}."
-    return f"The module {module!r} neither has nor registers an environment {name!r}.{near}{has}"
-
-
-def _unregistered(name: str, make: Callable[..., gym.Env]) -> FoundEnv:
-    return FoundEnv(EnvSpec(name, entry_point=make), make)
-
-
-def find_spec(env_id: str) -> EnvSpec:
-    """The registration alone."""
-    return find_env(env_id).spec
-
-
-def _import_atari(env_id: str) -> None:
-    packages = {ATARI: "ale-py", "cv2": "opencv-python"}
-    missing = [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
-    if missing:
-        raise ConfigError(f"{env_id} needs {' and '.join(missing)}: pip install 'ludus[atari]'")
-    import_module_of(ATARI, env_id, search_here=False)
 
 
 class BlockVecEnv(VecEnv):

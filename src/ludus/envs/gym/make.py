@@ -24,7 +24,6 @@ from ludus.envs.gym.spaces import MaskSource, adapt_spaces, mask_in_info, may_be
 from ludus.envs.row_space import RowSpace, is_image
 from ludus.errors import ConfigError, LudusError, tell_exception
 
-ATARI = "ale_py"  # the package that registers ALE/…
 _RAW = ("frameskip", "obs_type")  # who sets one of these wants the emulator as it is
 
 

@@ -5,53 +5,20 @@
 Rows of one environment lie together, in the order of its `possible_agents`. One policy acts for all of them.
 """
 
-import functools
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from ludus.envs.given import given, is_given, told_name
 from ludus.envs.gym.block import NO_LIMIT, EnvRaisedError
+from ludus.envs.gym.config import PettingZooConfig
 from ludus.envs.gym.env import BlockVecEnv
+from ludus.envs.gym.finding import find_factory
 from ludus.envs.gym.pettingzoo_block import ParallelBlock
 from ludus.envs.gym.spaces import MaskSource, adapt_spaces, mask_in_info, may_be_masked
 from ludus.envs.gym.workers import GymWorkersVecEnv
-from ludus.envs.importing import find_callable, import_module_of
+from ludus.envs.importing import is_given, told_name
 from ludus.envs.vec import VecEnv
-from ludus.errors import ConfigError, did_you_mean, tell_exception
-from ludus.ranges import MOST_ENVS, MOST_THREADS, Range
-
-
-@dataclass(frozen=True)
-class PettingZooConfig:
-    """A PettingZoo parallel environment: several agents that act at the same time."""
-
-    id: str = ""
-    """Its module and the callable there that makes it, "my_module:make" (if none is named, parallel_env); or the
-    registered name, "butterfly/pistonball-v6"."""
-    num_envs: Annotated[int, Range(1, MOST_ENVS)] = 8
-    """Environments that step together. Each has a row for every agent."""
-    workers: Annotated[int, Range(0, MOST_THREADS)] = 0
-    """Processes that step them; 0: this one. Worth it from about 100 µs a step."""
-    max_steps: Annotated[int, Range(0, 10**9)] = 0
-    """Steps after which all agents are truncated; 0: the environment's own limit."""
-    action_masks: bool = True
-    """Choose among the valid actions only, where the environment says which they are (docs/actions.md)."""
-    kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
-    """Passed to the callable. A configuration file or a program may give any values."""
-
-    @property
-    def imports(self) -> tuple[str, ...]:
-        """Modules that this configuration names, less those of PettingZoo's own environments."""
-        module, _, name = self.id.rpartition(":")
-        if is_given(self.id):
-            return ()
-        if "/" in name:  # a registered name
-            return (module,) if module else ()
-        if not module and name.startswith("pettingzoo."):  # its `parallel_env`
-            return ()
-        return ((module or name).partition(":")[0],)
+from ludus.errors import ConfigError, tell_exception
 
 
 def make_pettingzoo(config: PettingZooConfig, num_envs: int) -> VecEnv:
@@ -64,24 +31,6 @@ def make_pettingzoo(config: PettingZooConfig, num_envs: int) -> VecEnv:
     if is_given(config.id):
         raise ConfigError(f"{recipe.name} was handed over as an object, which no worker has: use workers=0.")
     return GymWorkersVecEnv(recipe, num_envs, min(config.workers, num_envs))
-
-
-def find_factory(env_id: str) -> Callable[..., Any]:
-    """The callable of "module:callable", `parallel_env` of "module", or one that makes "namespace/name-v0"."""
-    if is_given(env_id):
-        return given(env_id).make
-    module, _, name = env_id.rpartition(":")
-    if "/" not in name:
-        own = not env_id.startswith("pettingzoo.")
-        return find_callable(env_id, "parallel_env", "PettingZoo environment", ("ParallelEnv", "AECEnv"), own)
-    if module:
-        import_module_of(module, env_id)  # which registers it
-    pettingzoo = import_module_of("pettingzoo", env_id, search_here=False)
-    registry = getattr(pettingzoo, "parallel_registry", {})
-    if name not in registry:
-        near = did_you_mean(name, registry)
-        raise ConfigError(f"PettingZoo {pettingzoo.__version__} has no parallel environment {name!r}.{near}")
-    return functools.partial(pettingzoo.make, "parallel", name)
 
 
 class PettingZooVecEnv(BlockVecEnv):

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, Self
 
-from ludus.envs.mujoco.terms import TermSettings
+from ludus.envs.mujoco.settings import TermSettings
 from ludus.ranges import MOST_ENVS, MOST_STEPS, MOST_THREADS, SHARE, Range
 
 

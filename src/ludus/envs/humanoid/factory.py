@@ -13,7 +13,8 @@ from ludus.envs.humanoid.mimic import MimicTask, evaluation_plan
 from ludus.envs.humanoid.motions import MotionLibrary
 from ludus.envs.humanoid.speed import SpeedTask
 from ludus.envs.humanoid.task import DT, SUBSTEPS, HumanoidTask
-from ludus.envs.mujoco.simulator import SimulatorChoice, make_simulator, wants_warp
+from ludus.envs.mujoco.settings import SimulatorChoice
+from ludus.envs.mujoco.simulator import make_simulator, wants_warp
 from ludus.errors import ConfigError
 from ludus.ranges import check_fields
 

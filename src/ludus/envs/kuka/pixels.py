@@ -5,7 +5,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.kuka.task import OBS_SIZE, KukaConfig, KukaPickPlace, scene_path
+from ludus.envs.kuka.config import KukaConfig
+from ludus.envs.kuka.task import OBS_SIZE, KukaPickPlace, scene_path
 from ludus.envs.mujoco.eyes import make_eyes
 from ludus.envs.mujoco.task import Rows
 from ludus.envs.row_space import RowSpace

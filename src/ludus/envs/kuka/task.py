@@ -1,8 +1,7 @@
 """Pick a cube up from anywhere on the table and place it, at rest and released, on a pad anywhere on the table."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import gymnasium as gym
 import mujoco
@@ -10,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.envs.kuka.config import KukaConfig
 from ludus.envs.kuka.kinematics import joints_for
-from ludus.envs.mujoco.simulator import SimulatorChoice, make_simulator
+from ludus.envs.mujoco.simulator import make_simulator
 from ludus.envs.mujoco.task import ALL_ROWS, Rows, SimTask
-from ludus.envs.mujoco.terms import Term, TermSettings
+from ludus.envs.mujoco.terms import Term
 from ludus.envs.row_space import RowSpace
-from ludus.ranges import MOST_ENVS, MOST_THREADS, SHARE, Range
 
 TABLE_TOP = 0.20  # m
 TABLE_CENTER, TABLE_HALF = (0.575, 0.0), (0.20, 0.34)
@@ -37,28 +36,6 @@ REST_SPEED = 0.05  # m/s, below which the cube is at rest
 GRIP_BLEND = 0.3  # share of the newest gripper action in the running average that the gripper obeys
 OBS_SIZE = 34
 FULL_POTENTIAL = 95.0  # of a cube at rest on the middle of the pad, the open hand around it
-
-
-@dataclass(frozen=True)
-class KukaConfig(TermSettings):
-    """The KUKA pick-and-place task."""
-
-    num_envs: Annotated[int, Range(1, MOST_ENVS)] = 128
-    """Simulations trained on at once."""
-    threads: Annotated[int, Range(0, MOST_THREADS)] = 0
-    """Simulation threads of each group; 0 uses every core."""
-    simulator: SimulatorChoice = "auto"
-    """auto: MuJoCo Warp for groups of 512 or more on a GPU, where it is installed, else CPU threads."""
-    fixed: bool = False
-    """Always start the cube and the pad at the same places instead of anywhere on the table."""
-    assist: Annotated[float, SHARE] = 0.5
-    """Share of training episodes that start at the cube or with the cube in the hand."""
-    assist_final: Annotated[float, SHARE] = 0.25
-    """That share in the last fifth of the training."""
-    image_size: Annotated[int, Range(0, 512)] = 0
-    """Pixels of each side of the images of two cameras, which are observed besides; 0: no images."""
-    max_steps: Annotated[int, Range(1, 10**9)] = 100
-    """Time limit of an episode, in control steps of 50 ms."""
 
 
 def scene_path() -> Path:

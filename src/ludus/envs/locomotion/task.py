@@ -7,7 +7,7 @@ progress forward minus the cost of control and contact while the body stays heal
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from math import inf, nextafter
-from typing import Annotated, Literal
+from typing import Literal
 
 import gymnasium as gym
 import mujoco
@@ -15,14 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.envs.locomotion.config import LocomotionConfig
 from ludus.envs.locomotion.gymnasium_sim import GymnasiumSimulator
 from ludus.envs.mujoco.robot import control_names, control_units
-from ludus.envs.mujoco.simulator import Simulator, SimulatorChoice, make_simulator
+from ludus.envs.mujoco.settings import TermSettings
+from ludus.envs.mujoco.simulator import Simulator, make_simulator
 from ludus.envs.mujoco.task import Rows, SimTask
-from ludus.envs.mujoco.terms import Table, Term, TermSettings
+from ludus.envs.mujoco.terms import Table, Term
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, did_you_mean
-from ludus.ranges import MOST_ENVS, MOST_THREADS, Range
 
 
 @dataclass(frozen=True)
@@ -140,22 +141,6 @@ TASKS: dict[str, TaskSpec] = {
         contact_cost_max=10.0,
     ),
 }
-
-
-@dataclass(frozen=True)
-class LocomotionConfig(TermSettings):
-    """A Gymnasium running task on the batched simulator."""
-
-    task: str = "half-cheetah"
-    """Which one: half-cheetah, hopper, walker2d, ant or humanoid."""
-    num_envs: Annotated[int, Range(1, MOST_ENVS)] = 64
-    """Environments that step together."""
-    threads: Annotated[int, Range(0, MOST_THREADS)] = 0
-    """Simulation threads of each group; 0 uses every core."""
-    simulator: SimulatorChoice = "auto"
-    """auto: MuJoCo Warp for groups of 512 or more on a GPU, where it is installed, else CPU threads."""
-    max_steps: Annotated[int, Range(1, 10**9)] = 1000
-    """Steps after which an episode is truncated."""
 
 
 class LocomotionTask(SimTask):

@@ -9,7 +9,7 @@ import importlib.util
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import mujoco
 import numpy as np
@@ -19,6 +19,7 @@ from mujoco import batch as mujoco_batch
 from torch import Tensor
 
 from ludus.envs.mujoco.model_fields import CONSTANT_INPUTS, load_model_fields, saved_model
+from ludus.envs.mujoco.settings import SimulatorChoice
 from ludus.envs.vec import State
 from ludus.errors import CheckpointError, ConfigError
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ludus.envs.mujoco.warp import Derived  # which needs MuJoCo Warp
 
 # "auto": MuJoCo Warp for many simulations where the training is on a GPU and it is installed, else CPU threads.
-SimulatorChoice = Literal["auto", "threads", "warp"]
 FEWEST_FOR_WARP = 512  # simulations; fewer do not fill a GPU and run faster on the CPU's threads
 
 # Warnings after which a simulation's state means nothing any more (MuJoCo resets it by itself).

@@ -24,8 +24,9 @@ from torch import Tensor
 from ludus.envs.interface import Interface, column_names
 from ludus.envs.mujoco.model_fields import CONSTANT_INPUTS
 from ludus.envs.mujoco.randomization import Randomization, make_randomization, overrides
+from ludus.envs.mujoco.settings import KINDS, TermSettings
 from ludus.envs.mujoco.simulator import Simulator
-from ludus.envs.mujoco.terms import KINDS, Observations, Rewards, Table, Terminations, TermSettings, choose
+from ludus.envs.mujoco.terms import Observations, Rewards, Table, Terminations, choose
 from ludus.envs.row_space import ONLY_PART, RowSpace
 from ludus.envs.vec import State, Step, VecEnv, restore_generator
 from ludus.errors import ConfigError
