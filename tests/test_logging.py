@@ -574,6 +574,18 @@ def test_remaining_time_comes_from_the_speed_where_nobody_tells_it() -> None:
     assert state.eta == 5.0
 
 
+def test_the_training_time_stands_still_when_the_training_has_ended() -> None:
+    console, now = Console("quiet"), 100.0
+    console.state.clock = lambda: now
+    console.start(10_000)
+    console.row(10_000, {"time/time_elapsed": 30.0})
+    now = 102.0
+    assert console.state.elapsed == 32.0
+    console.trained(33.0)
+    now = 110.0
+    assert console.state.elapsed == 33.0
+
+
 def test_the_best_evaluation_is_by_success_then_reward() -> None:
     state = RunState()
     for step, (success, reward) in enumerate([(0.5, 10.0), (0.9, 5.0), (0.9, 6.0), (math.nan, 99.0)]):
@@ -776,9 +788,6 @@ def test_a_plain_table_of_reward_only_training_counts_batches() -> None:
     console.row(500, {"train/r_loss": 0.5, "time/fps": 1234.0} | HELD_OUT)
     head = stream.getvalue().splitlines()[0].split()
     assert head == ["batches", "done", "ETA", "batches/s", "R", "loss", "AUC", "R²", "corr.", "corr/ep"]
-    resumed = Console("plain", stream)
-    resumed.start(5_000_000, 500, unit="batches")
-    assert stream.getvalue().splitlines()[-1] == "continuing at 500 of 5,000,000 batches"
 
 
 def test_a_plain_log_is_bounded_however_long_the_training_is() -> None:

@@ -90,4 +90,4 @@ def test_the_report_draws_an_older_run(tmp_path: Path) -> None:
     for title in ("Policy gradient loss", "Entropy loss", "Entropy coefficient", "Episode length (steps)"):
         assert f"<b>{title}</b>" in page
     assert "<td>90</td>" in page, "the length of the evaluation's episodes"
-    assert "<b>0:07</b><span>wall time</span>" in page
+    assert "<b>0:07</b><span>training time</span>" in page

@@ -2,6 +2,7 @@
 
 import base64
 import html
+import io
 import json
 import os
 import re
@@ -101,6 +102,31 @@ def cartpole(folder: Path, *callbacks: ludus.Callback, **settings: Any) -> Path:
 
 
 # The result -----------------------------------------------------------------------------------------
+class Stopped(ludus.Callback):
+    """Stops the training in its third iteration; the second time it goes on to its end."""
+
+    trainer: Trainer
+
+    def on_iteration(self, run: Trainer) -> bool:
+        self.trainer = run
+        return run.counters.iteration != 3
+
+
+@pytest.mark.parametrize("episodes", [2, 0])
+def test_a_training_says_where_it_goes_on_and_how_long_it_took_once(tmp_path: Path, episodes: int) -> None:
+    stream, stopped = io.StringIO(), Stopped()
+    run = cartpole(tmp_path / "run", stopped, **{"eval.final_episodes": episodes})
+    screen = Console("plain", stream)
+    ludus.resume(run, [stopped], screen, {"log.report": True})
+    seconds = stopped.trainer.counters.seconds
+    assert read_metrics(run / "metrics.jsonl")[-1]["time/time_elapsed"] == seconds == screen.state.elapsed
+    told, page = stream.getvalue(), (run / "report.html").read_text()
+    assert told.splitlines()[0] == f"resuming {run} at step 96 of 256"
+    assert "continuing" not in told
+    assert f"Trained 256 steps, training time {text.duration(seconds)}. Run folder: {run}" in told
+    assert f"<b>{text.duration(seconds)}</b><span>training time</span>" in page
+
+
 def test_a_training_ends_with_its_result_on_new_starts(call: Callable[..., str], tmp_path: Path) -> None:
     flags = [part for name, value in CARTPOLE.items() if value for part in (f"--{name.replace('_', '-')}", value)]
     out = call("train", "gym:CartPole-v1", "--run-dir", tmp_path / "run", "--log.no-report", *flags)

@@ -42,6 +42,7 @@ from ludus.show.result_text import result_lines
 from ludus.show.results import forget_later, headline, read_measurements
 from ludus.show.reward_page import RewardTrace
 from ludus.show.sinks import MetricSink, Tee
+from ludus.show.text import duration
 from ludus.stages import stages_with_whole_paths
 from ludus.training.address import Address, find_checkpoint, read_address, told_checkpoint
 from ludus.training.callbacks import Callback
@@ -140,7 +141,7 @@ def resume(
                     f"give it more with: {_command('resume', folder)} --total-steps {2 * trainer.plan.total_steps}"
                 )
             screen.remember(_metrics_of(folder)[: trainer.counters.metric_rows])
-            screen.plan(f"resuming {folder} at step {trainer.step:,}", trainer.lines())
+            screen.plan(f"resuming {folder} at {_place(trainer)}", trainer.lines())
             _create_run(folder, config, facts)
             if warning := forget_later(folder / RESULTS, trainer.step):
                 screen.warning(warning)
@@ -150,6 +151,11 @@ def resume(
             end = _measure_at_end(trainer)
         _finish(trainer, end)
     return folder
+
+
+def _place(trainer: Trainer) -> str:
+    done, total, unit = f"{trainer.step:,}", f"{trainer.plan.total_steps:,}", trainer.plan.unit
+    return f"step {done} of {total}" if unit == "steps" else f"{done} of {total} {unit}"
 
 
 def _is_finished(folder: Path, config: TrainConfig, newest: Path | None) -> bool:
@@ -213,6 +219,7 @@ def _measure_at_end(trainer: Trainer) -> _End:
     if not made:
         raise LudusError(f"{folder} was deleted before the training came to its end: nothing of the run is left.")
     if not end.stopped:  # else a resume makes up for it
+        trainer.write_end({} if end.measured is None else end.measured.kept.result)
         persistently(lambda: point(folder / FINAL, made[-1]))
     return end
 
@@ -233,8 +240,6 @@ def _measured(trainer: Trainer) -> _End:
         except Exception as error:  # noqa: BLE001 (whatever breaks an episode, the training has succeeded)
             screen.warning(f"Not measured: {_told(error)}")
             return _End()
-    if measured is not None:
-        trainer.write_result(measured.kept.result)
     return _End(measured, stopped=measured is None)
 
 
@@ -265,7 +270,7 @@ def _finish(trainer: Trainer, end: _End) -> None:
             screen.warning(f"No report: {_told(error)}")
     for warning in (*trainer.job.warnings, *trainer.unreached_stages()):
         screen.warning(warning)
-    done = f"Trained {trainer.step:,} {trainer.plan.unit} in {trainer.counters.seconds:.0f} s."
+    done = f"Trained {trainer.step:,} {trainer.plan.unit}, training time {duration(trainer.counters.seconds)}."
     result = [] if measured is None else ["", *result_lines(measured.kept, screen.state.display)]
     if end.stopped:
         result = ["", f"Not measured; that, and the report, follow with: {_command('resume', folder)}"]

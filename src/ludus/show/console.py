@@ -110,6 +110,10 @@ class Console:
         for row in rows:
             self.state.add_row(int(row["step"]), row)
 
+    def trained(self, seconds: float) -> None:
+        """The training has come to its end, and took so long; measuring and reporting do not count."""
+        self.state.training_time = seconds
+
     def message(self, line: str) -> None:
         self._show(lambda view: view.message(line))
 

@@ -91,11 +91,7 @@ class PlainView:
         self._write(self._state.title, *(f"  {line}" for line in lines), "")
 
     def start(self) -> None:
-        state = self._state
-        if state.start_step:
-            where = f"step {state.start_step:,}" if state.unit == "steps" else f"{state.start_step:,}"
-            unit = "" if state.unit == "steps" else f" {state.unit}"
-            self._write(f"continuing at {where} of {state.total_steps:,}{unit}")
+        """Nothing: the plan has said it."""
 
     def progress(self) -> None:
         if time.monotonic() - self._last_output > self._silence_s:

@@ -121,7 +121,11 @@ def _tiles(rows: Rows, display: Display, measured: Measurement | None) -> str:
     seconds = _last(rows, "time/time_elapsed")
     speed = steps / seconds if seconds else _last(rows, "time/fps")
     if _reward_only(rows):
-        tiles = [*_reward_tiles(rows), _tile("batches", f"{steps:,}"), _tile("wall time", text.duration(seconds))]
+        tiles = [
+            *_reward_tiles(rows),
+            _tile("batches", f"{steps:,}"),
+            _tile("training time", text.duration(seconds)),
+        ]
         return f'<div class="tiles">{"".join(tiles)}</div>'
     tiles = [_best_tile(rows)] if measured is None else _result_tiles(measured, display)
     for measure in () if measured is not None else display.headline:
@@ -129,7 +133,7 @@ def _tiles(rows: Rows, display: Display, measured: Measurement | None) -> str:
             told = measure.told({measure.metric: value}, "")
             tiles.append(_tile(f"{measure.label} in the newest evaluation", told))
     tiles.append(_tile("steps", f"{steps:,}"))
-    tiles.append(_tile("wall time", text.duration(seconds)))
+    tiles.append(_tile("training time", text.duration(seconds)))
     tiles.append(_tile("steps per second", text.number(None if speed is None else round(speed))))
     return f'<div class="tiles">{"".join(tiles)}</div>'
 
@@ -380,7 +384,7 @@ def _axis_switch(rows: Rows) -> str:
     thinned = [*clock[:: 1 + len(clock) // _MOST_MOMENTS], clock[-1]]
     return (
         '<span class="switch"><button type="button" class="on" data-axis="steps">steps</button>'
-        '<button type="button" data-axis="time">wall time</button></span>'
+        '<button type="button" data-axis="time">training time</button></span>'
         f'<script type="application/json" id="clock">{json.dumps(thinned)}</script>'
     )
 

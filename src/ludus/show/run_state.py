@@ -102,6 +102,7 @@ class RunState:
     courses: dict[str, Course] = field(default_factory=dict)  # told between the rows
     last_evaluation: Evaluation | None = None
     best_evaluation: Evaluation | None = None
+    training_time: float | None = None  # in seconds, when it has come to its end
     clock: Callable[[], float] = time.monotonic  # seconds since any moment
     started_at: float = field(init=False)
     _told_at: dict[str, int] = field(default_factory=dict)  # the newest step in the history of a metric
@@ -172,6 +173,8 @@ class RunState:
     @property
     def elapsed(self) -> float:
         """Seconds of training, with those before a resume where the rows tell them."""
+        if self.training_time is not None:
+            return self.training_time
         now = self.clock()
         told = self.metrics.get("time/time_elapsed")
         return now - self.started_at if told is None else told + now - self._row_at

@@ -180,6 +180,7 @@ class Trainer:
             self._write(left)
         if self.complete:
             self.sinks.keep_models(self._model_files())
+            self.console.trained(self.counters.seconds)
         return self.complete
 
     def _model_files(self) -> dict[str, list[Path]]:
@@ -406,11 +407,12 @@ class Trainer:
         self.sinks.write(self.step, metrics)
         self.counters.metric_rows += 1
 
-    def write_result(self, result: dict[str, float]) -> None:
-        """The last row: what was measured after the training. A resume that goes on cuts it off again."""
+    def write_end(self, result: dict[str, float]) -> None:
+        """The last row: the training time, and what was measured afterwards. A resume that goes on cuts it off."""
         if not hasattr(self, "sinks"):
             self.sinks = self._make_sinks(self.step, self.counters.metric_rows)
-        self.sinks.write(self.step, {f"final/{name}": value for name, value in result.items()})
+        final = {f"final/{name}": value for name, value in result.items()}
+        self.sinks.write(self.step, {"time/time_elapsed": self.counters.seconds, **final})
         self.sinks.flush()
 
     def _show_progress(self, share: float, batch: int) -> None:
