@@ -38,7 +38,7 @@ from ludus.presets import find_preset
 from ludus.settings import apply_overrides
 from ludus.show.console import Console
 from ludus.training.checkpoint import checkpoints_in, load_policy, newest_intact
-from ludus.training.loop import Trainer
+from stopped_runs import StopAfter
 
 Settings = dict[str, Any]
 CPU = torch.device("cpu")
@@ -389,14 +389,6 @@ def test_differences_from_what_is_seen_become_none(tmp_path: Path, penalized: st
     assert last_row(run)["eval/error"] < 0.1  # standing still it would be 0.6
 
 
-class StopAt(ludus.Callback):
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-
-    def on_iteration(self, run: Trainer) -> bool:
-        return run.counters.iteration < self.iteration
-
-
 SHORT: Settings = {
     "env__num_envs": 10,
     "groups": 2,
@@ -419,7 +411,7 @@ def saved(run: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("stop", [1, 7])
 def test_a_stopped_run_goes_on_exactly_with_its_adversary_and_replay(tmp_path: Path, stop: int) -> None:
     whole = train(tmp_path / "whole", **SHORT)
-    part = train(tmp_path / "part", StopAt(stop), **SHORT)
+    part = train(tmp_path / "part", StopAfter(stop), **SHORT)
     ludus.resume(part, (), Console("quiet"))
     ours, theirs = saved(part), saved(whole)
     assert ours == theirs

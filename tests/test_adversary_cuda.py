@@ -19,7 +19,7 @@ from ludus.presets import find_preset
 from ludus.settings import apply_overrides
 from ludus.show.console import Console
 from ludus.show.jsonl import read_metrics
-from ludus.training.loop import Trainer
+from stopped_runs import StopAfter
 
 pytestmark = pytest.mark.gpu
 
@@ -103,17 +103,9 @@ def test_whole_iterations_as_graphs_equal_eager_ones(device: str, recordings: Re
         assert ours[name] == pytest.approx(theirs[name], abs=1e-3)
 
 
-class StopAt(ludus.Callback):
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-
-    def on_iteration(self, run: Trainer) -> bool:
-        return run.counters.iteration < self.iteration
-
-
 def test_a_run_goes_on_on_the_cpu_and_environments_there_work_beside_a_gpu(device: str, tmp_path: Path) -> None:
     overrides = SHORT | {"device": device, "env.kwargs": {"device": "cpu"}}  # the adversary is on the GPU
-    run = ludus.train(DRIFT, tmp_path / "run", [StopAt(4)], Console("quiet"), overrides=overrides, algo="amp")
+    run = ludus.train(DRIFT, tmp_path / "run", [StopAfter(4)], Console("quiet"), overrides=overrides, algo="amp")
     ludus.resume(run, (), Console("quiet"), {"device": "cpu"})
     rows = [row for row in read_metrics(run / "metrics.jsonl") if "adversary/loss" in row]
     assert [row["time/iterations"] for row in rows] == list(range(1, 11))

@@ -28,8 +28,8 @@ from ludus.presets import OPEN_KINDS
 from ludus.show import playback as replay
 from ludus.show.console import Console
 from ludus.show.jsonl import read_metrics
-from ludus.training.loop import Trainer
 from ludus.viewing import record_replays
+from stopped_runs import StopAfter
 from test_cli import Result, assert_sentence
 
 call = test_cli.call  # the command in this process
@@ -62,14 +62,6 @@ SMALL: dict[str, Any] = {
 }
 
 
-class StopAt(ludus.Callback):
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-
-    def on_cycle(self, run: Trainer, metrics: dict[str, float]) -> bool:
-        return run.counters.iteration < self.iteration
-
-
 @pytest.fixture(scope="session")
 def forage(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("forage") / "run"
@@ -79,7 +71,7 @@ def forage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def stopped(tmp_path: Path) -> Path:
     """A run that is not at its end."""
-    return ludus.train("forage", tmp_path / "run", [StopAt(2)], Console("quiet"), overrides=SMALL)
+    return ludus.train("forage", tmp_path / "run", [StopAfter(2)], Console("quiet"), overrides=SMALL)
 
 
 # Before a training ------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from ludus.show.console import Console
 from ludus.show.jsonl import read_metrics
 from ludus.training.checkpoint import load_policy, load_training, newest_intact, split_tree
 from ludus.training.loop import Trainer
+from stopped_runs import StopAfter
 
 pytestmark = pytest.mark.gpu
 
@@ -352,14 +353,6 @@ def test_a_whole_training_with_its_evaluations(
 
 
 # A run moves --------------------------------------------------------------------------------------------
-class StopAt(ludus.Callback):
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-
-    def on_cycle(self, run: Trainer, metrics: dict[str, float]) -> bool:
-        return run.counters.iteration < self.iteration
-
-
 class Look(ludus.Callback):
     """Keeps what a run begins with, and stops it."""
 
@@ -400,7 +393,7 @@ def ludus_command(*arguments: Any) -> None:
 @pytest.mark.parametrize("to_gpu", [False, True])
 def test_a_checkpoint_is_the_same_on_the_other_device(to_gpu: bool, device: str, tmp_path: Path) -> None:
     here, there = ("cpu", device) if to_gpu else (device, "cpu")
-    folder = train("forage", here, tmp_path / "run", 8, StopAt(3))
+    folder = train("forage", here, tmp_path / "run", 8, StopAfter(3))
     plain, tensors, counters = contents(newest_intact(folder / "checkpoints", print))
     look = Look()
     ludus.resume(folder, [look], Console("quiet"), overrides={"device": there})
@@ -414,7 +407,7 @@ def test_a_checkpoint_is_the_same_on_the_other_device(to_gpu: bool, device: str,
 
 @pytest.mark.parametrize("preset", list(RUNS))
 def test_a_run_goes_on_on_the_cpu_and_comes_back(preset: str, device: str, tmp_path: Path) -> None:
-    folder = train(preset, device, tmp_path / "run", 8, StopAt(3))
+    folder = train(preset, device, tmp_path / "run", 8, StopAfter(3))
     before = read_metrics(folder / "metrics.jsonl")
     ludus_command("resume", folder, "--device", "cpu")
     assert (folder / "final").exists()

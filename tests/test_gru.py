@@ -10,8 +10,7 @@ from torch import Tensor
 import ludus
 from ludus.export import export_onnx
 from ludus.policies.gru import GRU
-from test_masks import Stop
-from test_resume import assert_same_run
+from stopped_runs import StopAfter, assert_same_run
 from test_sanity import MEMORY, reached, train
 
 STEPS, ROWS, INPUTS, SIZE = 7, 5, 3, 4
@@ -82,7 +81,7 @@ def test_a_stopped_run_goes_on_exactly_and_is_exported(tmp_path: Path) -> None:
         "log": {"report": False},
     }
     whole = ludus.train("gym:ludus/CartPoleNoVelocity-v1", tmp_path / "whole", **settings)
-    cut = ludus.train("gym:ludus/CartPoleNoVelocity-v1", tmp_path / "cut", callbacks=[Stop()], **settings)
+    cut = ludus.train("gym:ludus/CartPoleNoVelocity-v1", tmp_path / "cut", callbacks=[StopAfter(3)], **settings)
     ludus.resume(cut)
     assert_same_run(cut, whole)
     assert export_onnx(whole, tmp_path / "policy.onnx") <= 1e-4

@@ -56,7 +56,7 @@ from ludus.show.console import Console
 from ludus.training.checkpoint import newest_intact
 from ludus.training.evaluator import evaluate
 from ludus.training.loop import Trainer
-from test_resume import SignalAtCycle, StopAt, assert_same_run, metric_rows, resume
+from stopped_runs import SignalAtCycle, StopAfterCycle, assert_same_run, metric_rows, resume
 
 Settings = dict[str, Any]
 
@@ -432,7 +432,7 @@ def train(folder: Path, variant: str, *callbacks: ludus.Callback, **changes: Any
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(variant: str, tmp_path: Path) -> None:
     straight = train(tmp_path / "straight", variant)
-    stop = SignalAtCycle(6) if variant == "mlp" else StopAt(7)  # before an evaluation, or between two
+    stop = SignalAtCycle(6) if variant == "mlp" else StopAfterCycle(7)  # before an evaluation, or between two
     stopped = train(tmp_path / "stopped", variant, stop)
     assert not (stopped / "final").exists()
     resume(stopped)
@@ -447,7 +447,7 @@ def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(variant: str, t
 
 
 def test_a_run_does_not_go_on_with_other_clips(tmp_path: Path) -> None:
-    folder = train(tmp_path / "run", "mlp", StopAt(7))
+    folder = train(tmp_path / "run", "mlp", StopAfterCycle(7))
     save_clip(standing_clip("stand", seconds=2.5), tmp_path / "clips" / "stand.npz")
     with pytest.raises(CheckpointError, match=r"not those this run began with \(stand lasts 2.50 s, not 1.00 s"):
         resume(folder)

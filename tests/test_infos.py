@@ -16,6 +16,7 @@ from ludus.envs.gym.infos import MOST_NAMES, InfoMeans
 from ludus.envs.gym.pettingzoo import make_pettingzoo
 from ludus.envs.vec import VecEnv
 from ludus.show.console import Console
+from stopped_runs import StopAfter
 
 pettingzoo = pytest.importorskip("pettingzoo")
 ALONE = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -156,11 +157,6 @@ SAC = {
 }
 
 
-class StopAt(ludus.Callback):
-    def on_iteration(self, run: Any) -> bool:
-        return bool(run.counters.iteration < 2)
-
-
 @pytest.mark.parametrize("algo", ["ppo", "sac"])
 def test_a_run_has_them_in_training_and_evaluation_and_goes_on_exactly(algo: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"env.num_envs": 2, "loop.total_steps": 40, "eval.every": 40, "eval.episodes": 3}
@@ -168,7 +164,7 @@ def test_a_run_has_them_in_training_and_evaluation_and_goes_on_exactly(algo: str
     settings |= {"ppo.horizon": 5, "ppo.minibatches": 1} if algo == "ppo" else SAC
     quiet: dict[str, Any] = {"console": Console("quiet"), "overrides": settings, "algo": algo}
     whole = ludus.train(Tells, tmp_path / "whole", **quiet)
-    cut = ludus.train(Tells, tmp_path / "cut", callbacks=[StopAt()], **quiet)
+    cut = ludus.train(Tells, tmp_path / "cut", callbacks=[StopAfter(2)], **quiet)
     cut.resume(console=Console("quiet"))
     for run in (whole, cut):
         assert set(run.metrics["env/score"].values) == {7.0}

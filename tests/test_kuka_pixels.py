@@ -16,8 +16,7 @@ from ludus.envs.mujoco.simulator import _warp_installed
 from ludus.errors import DataError
 from ludus.presets import find_preset
 from ludus.show.console import Console
-from test_masks import Stop
-from test_resume import assert_same_run
+from stopped_runs import StopAfter, assert_same_run
 
 SIZE = 32
 
@@ -86,7 +85,7 @@ def test_a_resumed_run_from_pixels_is_the_same(tmp_path: Path) -> None:
     }  # fmt: skip
     quiet: dict[str, Any] = {"console": Console("quiet"), "overrides": settings}
     whole = ludus.train("kuka-pixels", tmp_path / "whole", **quiet)
-    cut = ludus.train("kuka-pixels", tmp_path / "cut", callbacks=[Stop()], **quiet)
+    cut = ludus.train("kuka-pixels", tmp_path / "cut", callbacks=[StopAfter(3)], **quiet)
     ludus.resume(cut, console=Console("quiet"))
     assert_same_run(cut, whole)
 

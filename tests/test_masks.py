@@ -25,7 +25,7 @@ from ludus.policies.config import PolicyConfig
 from ludus.policies.heads import MixedHead, StochasticHead, make_stochastic_head
 from ludus.policies.replay_heads import GreedyHead
 from ludus.runs import evaluate_run
-from test_resume import assert_same_run
+from stopped_runs import StopAfter, assert_same_run
 
 CATCH = "gym:catch_env:ludus-test/Catch-v0"
 QUICK: dict[str, Any] = {
@@ -291,16 +291,9 @@ def test_the_exported_policy_heeds_the_mask(tmp_path: Path) -> None:
     assert read_metadata(tmp_path / "policy.onnx")["action_mask"] == {"input": MASK, "size": 3, "valid": 1}
 
 
-class Stop(ludus.Callback):
-    """Ends a training after three iterations, as an interruption does."""
-
-    def on_iteration(self, run: Any) -> bool:
-        return bool(run.counters.iteration < 3)
-
-
 def assert_resumes_exactly(folder: Path, preset: str = CATCH, **settings: Any) -> None:
     whole = ludus.train(preset, folder / "whole", **settings)
-    cut = ludus.train(preset, folder / "cut", callbacks=[Stop()], **settings)
+    cut = ludus.train(preset, folder / "cut", callbacks=[StopAfter(3)], **settings)
     ludus.resume(cut)
     assert_same_run(cut, whole)
 

@@ -21,7 +21,7 @@ from ludus.policies.taped import make_taped
 from ludus.runs import evaluate_run
 from ludus.show.jsonl import read_metrics
 from network_modules import Drops, Flat, Layers, Remembers, Shared, not_a_module
-from test_resume import assert_same_run
+from stopped_runs import StopAfter, assert_same_run
 from test_sanity import MEMORY, reached
 from test_sanity import train as train_task
 from warm_python import ludus_command
@@ -124,12 +124,8 @@ def test_a_run_is_saved_resumed_exactly_and_evaluated(network: Any, tmp_path: Pa
     settings = QUICK | {"checkpoint": {"every": 64}, "network": network, "log": {"report": False}}
     whole = ludus.train("gym:CartPole-v1", run_dir=tmp_path / "whole", total_steps=64 * 6, **settings)
 
-    class Stop(ludus.Callback):
-        def on_iteration(self, run: Any) -> bool:
-            return bool(run.counters.iteration < 3)
-
     cut = ludus.train(
-        "gym:CartPole-v1", run_dir=tmp_path / "cut", total_steps=64 * 6, callbacks=[Stop()], **settings
+        "gym:CartPole-v1", run_dir=tmp_path / "cut", total_steps=64 * 6, callbacks=[StopAfter(3)], **settings
     )
     ludus.resume(cut)
     assert_same_run(whole, cut)

@@ -26,6 +26,7 @@ from ludus.errors import CheckpointError, ConfigError, LudusError
 from ludus.run import Environment
 from ludus.saved_run import run_config
 from ludus.show.console import Console
+from stopped_runs import StopAfter
 
 SMALL: dict[str, Any] = {
     "env.num_envs": 2,
@@ -123,14 +124,6 @@ def test_settings_of_a_registered_environment_go_with_its_instance(tmp_path: Pat
     assert (run_config(run).ppo, run_config(run).env.num_envs) == (tuned.ppo, tuned.env.num_envs)  # type: ignore[attr-defined]
 
 
-class StopAt(ludus.Callback):
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-
-    def on_iteration(self, run: Any) -> bool:
-        return bool(run.counters.iteration < self.iteration)
-
-
 def rewards_of(run: ludus.Run) -> list[float]:
     return [row.get("rollout/ep_rew_mean", 0.0) for row in map(json.loads, (run / "metrics.jsonl").open())]
 
@@ -138,7 +131,7 @@ def rewards_of(run: ludus.Run) -> list[float]:
 @pytest.mark.parametrize("what", ["a lambda", "another VectorEnv"])
 def test_an_object_without_a_name_is_handed_over_again(what: str, tmp_path: Path) -> None:
     whole = train(OBJECTS[what], tmp_path / "whole")
-    cut = train(OBJECTS[what], tmp_path / "cut", callbacks=[StopAt(1)])
+    cut = train(OBJECTS[what], tmp_path / "cut", callbacks=[StopAfter(1)])
     given._GIVEN.clear()  # as in another program
     with pytest.raises(ConfigError, match=r"ludus\.resume\(RUN, env="):
         ludus.resume(cut, console=Console("quiet"))

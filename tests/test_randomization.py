@@ -27,7 +27,7 @@ from ludus.errors import CheckpointError, ConfigError, LudusError
 from ludus.ranges import check_fields
 from ludus.runs import evaluate_run
 from ludus.show.console import Console
-from test_resume import assert_same_run
+from stopped_runs import StopAfter, assert_same_run
 
 ALL: dict[str, Any] = {
     "mass": {"kind": "body_mass", "scale": [0.5, 2.0], "independent": True},
@@ -362,15 +362,6 @@ def test_a_state_without_the_models_is_refused() -> None:
     env.close()
 
 
-class Stop(ludus.Callback):
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def on_iteration(self, run: Any) -> bool:
-        self.left -= 1
-        return self.left > 0
-
-
 def trained(folder: Path, *callbacks: ludus.Callback, groups: int = 2, **env: Any) -> Path:
     settings: dict[str, Any] = {
         "env": {"num_envs": 4, "max_steps": 12, "randomization": KUKA_ALL, **env},
@@ -386,7 +377,7 @@ def trained(folder: Path, *callbacks: ludus.Callback, groups: int = 2, **env: An
 @pytest.mark.parametrize("after", [2, 3])
 def test_a_run_that_was_stopped_equals_one_that_was_not(after: int, tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole")
-    stopped = trained(tmp_path / "stopped", Stop(after))
+    stopped = trained(tmp_path / "stopped", StopAfter(after))
     ludus.resume(stopped, console=Console("quiet"))
     assert_same_run(stopped, whole)
 
@@ -500,7 +491,7 @@ def test_on_warp_episodes_draw_anew_where_they_end(wp: Any) -> None:
 def test_on_warp_a_run_that_was_stopped_equals_one_that_was_not(wp: Any, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"simulator": "warp", "max_steps": 6}
     whole = trained(tmp_path / "whole", groups=1, **settings)
-    stopped = trained(tmp_path / "stopped", Stop(3), groups=1, **settings)
+    stopped = trained(tmp_path / "stopped", StopAfter(3), groups=1, **settings)
     ludus.resume(stopped, console=Console("quiet"))
     assert_same_run(stopped, whole)
 

@@ -20,7 +20,7 @@ from ludus.presets import find_preset
 from ludus.settings import apply_overrides
 from ludus.show.console import Console
 from ludus.show.jsonl import read_metrics
-from ludus.training.loop import Trainer
+from stopped_runs import StopAfter
 
 pytestmark = pytest.mark.gpu
 
@@ -80,23 +80,15 @@ def test_a_graph_trains_as_single_calls_do(case: str, device: str, recordings: R
     assert (recordings.count > 0) == (device == "cuda" and case != "rd")  # whose batches change in size
 
 
-class StopAt(ludus.Callback):
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-
-    def on_iteration(self, run: Trainer) -> bool:
-        return run.counters.iteration < self.iteration
-
-
 @pytest.mark.parametrize("method", ["none", "rrd"])
 def test_a_run_moves_between_gpu_and_cpu(method: str, device: str, tmp_path: Path) -> None:
     settings = {**SMALL, "reward.method": method, "replay.warmup": 40, "replay.steps": 20, "device": device}
     settings |= {"loop.epochs": 2, "loop.cycles": 2, "loop.iterations": 3, "env.max_steps": 15}
     overrides = {**settings, "log.report": False}
     run = ludus.train(
-        "rrd-mujoco:Pendulum-v1", tmp_path / "run", [StopAt(5)], Console("quiet"), overrides=overrides
+        "rrd-mujoco:Pendulum-v1", tmp_path / "run", [StopAfter(5)], Console("quiet"), overrides=overrides
     )
-    ludus.resume(run, [StopAt(8)], Console("quiet"), {"device": "cpu"})
+    ludus.resume(run, [StopAfter(8)], Console("quiet"), {"device": "cpu"})
     ludus.resume(run, (), Console("quiet"), {"device": device})
     rows = read_metrics(run / "metrics.jsonl")
     assert (run / "final").exists()

@@ -4,6 +4,7 @@
 metrics, the loss of every batch.
 """
 
+import functools
 import json
 import os
 import random
@@ -17,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import ludus
 from ludus.buffers.episodes import EpisodeStore
@@ -28,7 +28,16 @@ from ludus.show.console import Console
 from ludus.training import checkpoint as checkpoints
 from ludus.training.checkpoint import checkpoints_in, newest_intact
 from ludus.training.loop import Trainer
-from test_resume import fail, plain_state, resume, run
+from stopped_runs import (
+    SignalAt,
+    StopAfter,
+    assert_same_run,
+    kill_while_saving,
+    metric_rows,
+    resume,
+    reward_losses,
+    run,
+)
 from warm_python import Program, python_command
 from warm_python import ludus_command as command
 
@@ -46,6 +55,7 @@ SMALL: Settings = {
     "loop.iterations": ITERATIONS,
     "eval.episodes": 2,
     "eval.stochastic": False,
+    "eval.final_episodes": 2,
     "log.report": False,
 }
 REWARD: Settings = {"reward.hidden": (16, 16), "reward.rrd_batch_size": 16, "reward.rrd_sample_size": 8}
@@ -86,70 +96,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Runs that were never stopped, each trained once."""
-    done: dict[str, Path] = {}
-
-    def get(name: str) -> Path:
-        if name not in done:
-            done[name] = train(name, tmp_path_factory.mktemp("straight") / name)
-        return done[name]
-
-    return get
-
-
-# Comparing --------------------------------------------------------------------------------------------
-def is_exact(metric: str) -> bool:
-    return not metric.startswith(("time/", "system/", "TimeCost"))
-
-
-def metric_rows(folder: Path) -> list[dict[str, float]]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if is_exact(name)} for row in rows]
-
-
-def tensors(checkpoint: Path) -> dict[str, bytes]:
-    files = sorted(checkpoint.glob("*.safetensors"))
-    return {f"{f.stem}:{name}": t.numpy().tobytes() for f in files for name, t in load_file(f).items()}
-
-
-def losses(folder: Path) -> bytes:
-    path = folder / "R_loss.f32"
-    return path.read_bytes() if path.exists() else b""
-
-
-def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """TensorBoard's. Where the axis is the steps in the store, which stand still, by the batch instead."""
-    by_batch = folder / "tb" / "by_batch"
-    accumulator = EventAccumulator(str(by_batch if by_batch.exists() else folder / "tb"))
-    accumulator.Reload()
-    names = filter(is_exact, accumulator.Tags()["scalars"])
-    return {name: [(event.step, event.value) for event in accumulator.Scalars(name)] for name in names}
-
-
-def assert_same_run(folder: Path, other: Path) -> None:
-    one, two = (newest_intact(run / "checkpoints", pytest.fail) for run in (folder, other))
-    assert one.name == two.name
-    actual, expected = tensors(one), tensors(two)
-    assert actual.keys() == expected.keys()
-    assert [name for name in expected if actual[name] != expected[name]] == []
-    assert plain_state(one) == plain_state(two)
-    assert metric_rows(folder) == metric_rows(other)
-    assert losses(folder) == losses(other)
-    best, other_best = ((run / "checkpoints" / "best").resolve() for run in (folder, other))
-    assert best.name == other_best.name
-    assert tensors(best) == tensors(other_best)
-    assert (folder / "final").resolve() == one.resolve()
-    assert points(folder) == points(other)
+    return functools.cache(lambda name: train(name, tmp_path_factory.mktemp("straight") / name))
 
 
 # Stopped ----------------------------------------------------------------------------------------------
-class StopAfter(ludus.Callback):
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-
-    def on_iteration(self, run: Trainer) -> bool:
-        return run.counters.iteration != self.iteration
-
-
 @pytest.mark.parametrize("name", JOBS)
 def test_a_run_stopped_in_the_middle_of_cycles_equals_one_that_never_stopped(
     name: str, tmp_path: Path, straight: Callable[[str], Path]
@@ -179,7 +129,7 @@ def test_the_replay_that_is_saved_holds_open_episodes_and_has_let_old_ones_go(
     ]  # also of what has left
     kept = load_file(newest_intact(straight("rrd") / "checkpoints", pytest.fail) / "training.safetensors")
     assert int(kept["/state/job/store/open_length"].sum()) > 0
-    assert len(np.frombuffer(losses(straight("rrd")), "<f4")) > 0
+    assert len(np.frombuffer(reward_losses(straight("rrd")), "<f4")) > 0
 
 
 def test_the_seed_decides(tmp_path: Path, straight: Callable[[str], Path]) -> None:
@@ -219,17 +169,6 @@ def test_a_run_killed_by_sigkill_and_resumed_equals_one_that_never_stopped(
     else:
         resume(folder)
     assert_same_run(folder, straight(name))
-
-
-class SignalAt(ludus.Callback):
-    """An interrupt in the iteration before an evaluation, which is therefore cut short."""
-
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-
-    def on_iteration(self, run: Trainer) -> None:
-        if run.counters.iteration == self.iteration:
-            os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +238,7 @@ def test_from_gradients_that_are_not_numbers_a_run_goes_back_with_half_the_rate(
     (dump,) = (folder / "nan_dump").iterdir()
     assert load_file(dump)
     batches = json.loads((folder / "final" / "training.json").read_text())["state"]["job"]["batches"]["updates"]
-    assert len(losses(folder)) == (4 * batches if name in ("rrd", "reward") else 0)
+    assert len(reward_losses(folder)) == (4 * batches if name in ("rrd", "reward") else 0)
     checkpoint = newest_intact(folder / "checkpoints", pytest.fail)
     learned = [tensor for file in checkpoint.glob("*.safetensors") for tensor in load_file(file).items()]
     bad = [k for k, t in learned if t.is_floating_point() and not bool(torch.isfinite(t).all())]
@@ -332,7 +271,7 @@ def check_store(store: EpisodeStore, step: int) -> None:
             assert actual[name] == value, name
 
 
-def save_for_ever(folder: Path, step: int, policy: Any, report: int) -> None:
+def save_for_ever(folder: Path, policy: Any, step: int, report: int) -> None:
     while True:
         state = {"store": make_store(step).state(), "step": step}
         checkpoints.save_checkpoint(folder, step, {"policy": policy}, state)
@@ -341,40 +280,22 @@ def save_for_ever(folder: Path, step: int, policy: Any, report: int) -> None:
         step += 1
 
 
-def kill_while_saving(folder: Path, times: int) -> None:
-    """In a process of its own: forks one that saves, kills it, looks at what is left, and again."""
-    torch.set_num_threads(1)
+def check_saved(checkpoint: Path, step: int, state: dict[str, Any]) -> None:
+    assert state["step"] == step
+    store = make_store(7)
+    store.load_state(state["store"])
+    check_store(store, step)
+
+
+def kill_savers(folder: Path, times: int) -> None:
     box = ludus.make_env("gym:Pendulum-v1", num_envs=1)
     policy = make_replay_policy("sac", box.obs_space, box.action_space, PolicyConfig(), 0)
     checkpoints.save_checkpoint(folder, 0, {"policy": policy}, {"store": make_store(0).state(), "step": 0})
-    step, caught = 0, 0
-    for _ in range(times):
-        readable, writable = os.pipe()
-        child = os.fork()
-        if child == 0:
-            save_for_ever(folder, step, policy, writable)
-        os.close(writable)
-        time.sleep(random.uniform(0.0, 0.2))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        reported = step
-        while told := os.read(readable, 4):
-            reported = int.from_bytes(told, "little")
-        os.close(readable)
-        caught += any(folder.glob(".step_*"))
-        checkpoints.clear_leftovers(folder)
-        step, loaded = checkpoints.load_training(newest_intact(folder, fail))
-        assert step >= reported, "a checkpoint reported as saved is gone"
-        assert loaded["step"] == step
-        store = make_store(7)
-        store.load_state(loaded["store"])
-        check_store(store, step)
-    print(f"{times} kills, {caught} in the middle of a save, {step} checkpoints")
-    assert caught > 0
+    kill_while_saving(folder, times, 0.2, functools.partial(save_for_ever, folder, policy), check_saved)
 
 
 def test_sigkill_at_random_moments_of_saving_a_replay_loses_nothing_that_was_saved(tmp_path: Path) -> None:
-    program = f"import test_replay_resume as t, pathlib; t.kill_while_saving(pathlib.Path({str(tmp_path)!r}), 15)"
+    program = f"import test_replay_resume as t, pathlib; t.kill_savers(pathlib.Path({str(tmp_path)!r}), 15)"
     result = run(python_command(program))
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("15 kills")

@@ -52,6 +52,7 @@ from ludus.show.text import best_mark
 from ludus.training.evaluator import evaluate
 from ludus.training.loop import Trainer
 from ludus.viewing import _Live, play_cast
+from stopped_runs import StopAfter
 from test_hostile_pages import _ODD
 
 KUKA: dict[str, Any] = {
@@ -251,16 +252,8 @@ def test_a_measurement_that_breaks_leaves_a_report(tmp_path: Path, capsys: pytes
 
 
 # Episodes on record ---------------------------------------------------------------------------------
-class StopAt(ludus.Callback):
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-
-    def on_iteration(self, run: Trainer) -> bool:
-        return run.counters.iteration != self.iteration
-
-
 def test_every_evaluation_is_on_record_and_a_resumed_run_writes_the_same(tmp_path: Path) -> None:
-    whole, stopped = cartpole(tmp_path / "whole"), cartpole(tmp_path / "stopped", StopAt(5))
+    whole, stopped = cartpole(tmp_path / "whole"), cartpole(tmp_path / "stopped", StopAfter(5))
     with (stopped / "episodes.jsonl").open("ab") as file:  # which the resumed run would write again
         file.write(b'{"step":192,"half a li')
     ludus.resume(stopped, console=Console("quiet"))

@@ -4,8 +4,8 @@
 straight one: each tensor, each metric, each point in TensorBoard, bit for bit.
 """
 
+import functools
 import io
-import json
 import os
 import random
 import shutil
@@ -18,11 +18,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
 import ludus
-import warm_python
 from ludus.algorithms.on_policy.collector import Collector
 from ludus.algorithms.ppo.update import PPO
 from ludus.buffers.segments import Segments
@@ -35,7 +33,17 @@ from ludus.training import loop
 from ludus.training.checkpoint import checkpoints_in, newest_intact, problem_of
 from ludus.training.job import OnBatch
 from ludus.training.loop import Trainer
-from warm_python import Completed, Program, python_command
+from stopped_runs import (
+    SignalAtCycle,
+    StopAfterCycle,
+    assert_same_run,
+    kill_while_saving,
+    metric_rows,
+    resume,
+    run,
+    tensorboard_points,
+)
+from warm_python import Program, python_command
 from warm_python import ludus_command as command
 
 Settings = dict[str, Any]
@@ -60,15 +68,17 @@ def job(
         "loop.total_steps": total,
         "eval.every": total // epochs,
         "eval.episodes": 4,
+        "eval.final_episodes": 4,
     }
     if segments:
         settings |= MEMORY | {"ppo.segments": segments}
     return preset, settings | {f"env.{name}": value for name, value in env.items()}
 
 
+ITERATIONS = 30  # of CartPole, an epoch six of them
 JOBS: dict[str, tuple[str, Settings]] = {
     "kuka": job("kuka-pick-place", 8, 32, 12, epochs=6, max_steps=40),  # two groups in flight
-    "cartpole": job("gym:CartPole-v1", 8, 32, 60, epochs=10, max_steps=60),
+    "cartpole": job("gym:CartPole-v1", 8, 32, ITERATIONS, epochs=5, max_steps=60),
     "cartpole-workers": job("gym:CartPole-v1", 8, 32, 36, epochs=6, max_steps=60, workers=2),
     "gym-half-cheetah": job("gym:HalfCheetah-v5", 4, 32, 16, epochs=8, max_steps=50),
     "hopper": job("hopper", 8, 32, 24, epochs=8, max_steps=60),
@@ -87,80 +97,16 @@ def train(name: str, folder: Path, *callbacks: ludus.Callback, **changes: Any) -
     )
 
 
-def resume(folder: Path, *callbacks: ludus.Callback, **options: Any) -> Path:
-    return ludus.resume(folder, callbacks, Console("quiet"), **options)
-
-
 def train_command(name: str, folder: Path) -> list[str]:
     preset, settings = JOBS[name]
     flags = [part for key, value in settings.items() for part in (f"--{key.replace('_', '-')}", value)]
     return command("train", preset, "--run-dir", folder, "--log.no-report", *flags)
 
 
-def run(arguments: list[str]) -> Completed:
-    result = warm_python.run(arguments)
-    assert "Traceback" not in result.stdout + result.stderr
-    return result
-
-
 @pytest.fixture(scope="session")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Runs that were never stopped, each trained once."""
-    done: dict[str, Path] = {}
-
-    def get(name: str) -> Path:
-        if name not in done:
-            done[name] = train(name, tmp_path_factory.mktemp("straight") / name)
-        return done[name]
-
-    return get
-
-
-# Comparing --------------------------------------------------------------------------------------------
-def is_exact(metric: str) -> bool:
-    return not metric.startswith(("time/", "system/"))
-
-
-def metric_rows(folder: Path) -> list[dict[str, float]]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in row.items() if is_exact(name)} for row in rows]
-
-
-def tensor_bytes(checkpoint: Path) -> dict[str, bytes]:
-    parts = {part: load_file(checkpoint / f"{part}.safetensors") for part in ("policy", "training")}
-    return {f"{part}:{name}": t.numpy().tobytes() for part, found in parts.items() for name, t in found.items()}
-
-
-def plain_state(checkpoint: Path) -> dict[str, Any]:
-    state = json.loads((checkpoint / "training.json").read_text())
-    del state["state"]["counters"]["seconds"]
-    return state
-
-
-def tensorboard_points(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    accumulator = EventAccumulator(str(folder / "tb"), size_guidance={"scalars": 0})
-    accumulator.Reload()
-    names = filter(is_exact, accumulator.Tags()["scalars"])
-    return {name: [(event.step, event.value) for event in accumulator.Scalars(name)] for name in names}
-
-
-def assert_same_run(folder: Path, other: Path) -> None:
-    one, two = (newest_intact(run / "checkpoints", pytest.fail) for run in (folder, other))
-    assert one.name == two.name
-    expected, actual = tensor_bytes(two), tensor_bytes(one)
-    assert actual.keys() == expected.keys()
-    assert [name for name in expected if actual[name] != expected[name]] == []
-    assert plain_state(one) == plain_state(two)
-    assert metric_rows(folder) == metric_rows(other)
-    best, other_best = ((run / "checkpoints" / "best").resolve() for run in (folder, other))
-    assert best.name == other_best.name
-    assert tensor_bytes(best) == tensor_bytes(other_best)
-    assert (folder / "final").resolve() == one.resolve()
-    points = tensorboard_points(folder)
-    assert points == tensorboard_points(other)
-    for name, series in points.items():
-        steps = [step for step, _ in series]
-        assert steps == sorted(set(steps)), name
+    return functools.cache(lambda name: train(name, tmp_path_factory.mktemp("straight") / name))
 
 
 # Killed -----------------------------------------------------------------------------------------------
@@ -206,7 +152,7 @@ def test_a_run_killed_again_and_again_equals_one_that_never_stopped(
 ) -> None:
     folder = tmp_path / "run"
     assert stop_after_checkpoint("cartpole", folder, 1, signal.SIGKILL)[0] == -signal.SIGKILL
-    for number in (4, 7):
+    for number in (2, 4):
         process = Program(command("resume", folder))
         epoch = JOBS["cartpole"][1]["eval.every"]
         while not (folder / "checkpoints" / f"step_{number * epoch:09d}").exists():
@@ -255,18 +201,7 @@ def test_a_second_ctrl_c_leaves_at_once_and_the_run_can_still_be_resumed(tmp_pat
 
 
 # Stopped in the middle of something -------------------------------------------------------------------
-class SignalAtCycle(ludus.Callback):
-    """An interrupt just before the evaluation that ends a cycle's epoch."""
-
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-
-    def on_cycle(self, run: Trainer, metrics: dict[str, float]) -> None:
-        if run.counters.iteration == self.iteration:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-
-@pytest.mark.parametrize("iteration", [12, 60])
+@pytest.mark.parametrize("iteration", [12, ITERATIONS])
 def test_an_evaluation_cut_short_by_an_interrupt_is_made_up_for(
     tmp_path: Path, straight: Callable[[str], Path], iteration: int
 ) -> None:
@@ -277,22 +212,16 @@ def test_an_evaluation_cut_short_by_an_interrupt_is_made_up_for(
     assert_same_run(folder, straight("cartpole"))
 
 
-class StopAt(ludus.Callback):
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-        self.ended = False
-
-    def on_cycle(self, run: Trainer, metrics: dict[str, float]) -> bool:
-        return run.counters.iteration < self.iteration
-
-    def on_end(self, run: Trainer) -> None:
-        self.ended = True
-
-
 def test_a_callback_that_returns_false_ends_and_saves_and_the_run_can_go_on(
     tmp_path: Path, straight: Callable[[str], Path]
 ) -> None:
-    stop = StopAt(20)
+    class Stop(StopAfterCycle):
+        ended = False
+
+        def on_end(self, run: Trainer) -> None:
+            self.ended = True
+
+    stop = Stop(20)
     folder = train("cartpole", tmp_path / "run", stop)
     assert stop.ended
     assert newest_intact(folder / "checkpoints", pytest.fail).name == f"step_{20 * 256:09d}"
@@ -310,7 +239,7 @@ def test_a_crash_between_a_checkpoint_and_its_mark_as_the_best_is_repaired(
         patch.setattr(loop, "mark_best", crash)
         with pytest.raises(KeyboardInterrupt):
             train("cartpole", tmp_path / "run")
-    resume(tmp_path / "run", StopAt(1))  # before any other evaluation
+    resume(tmp_path / "run", StopAfterCycle(1))  # before any other evaluation
     assert (tmp_path / "run" / "checkpoints" / "best").resolve().name == f"step_{6 * 256:09d}"
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "run", straight("cartpole"))
@@ -320,7 +249,7 @@ def test_a_crash_between_a_checkpoint_and_its_mark_as_the_best_is_repaired(
 def test_a_checkpoint_of_a_policy_with_a_memory_acts_as_the_policy_did(
     tmp_path: Path, deterministic: bool
 ) -> None:
-    class Keep(StopAt):
+    class Keep(StopAfterCycle):
         def on_end(self, run: Trainer) -> None:
             self.policy = run.policy
 
@@ -359,7 +288,7 @@ def set_step(policy: ActorCritic, state: dict[str, Any], step: int) -> None:
     state["list"] = [step] * 200
 
 
-def save_for_ever(folder: Path, step: int, policy: ActorCritic, state: dict[str, Any], report: int) -> None:
+def save_for_ever(folder: Path, policy: ActorCritic, state: dict[str, Any], step: int, report: int) -> None:
     while True:
         set_step(policy, state, step)
         path = checkpoints.save_checkpoint(folder, step, {"policy": policy}, state)
@@ -370,48 +299,24 @@ def save_for_ever(folder: Path, step: int, policy: ActorCritic, state: dict[str,
         step += 1
 
 
-def kill_while_saving(folder: Path, times: int) -> None:
-    """In a process of its own: forks one that saves, kills it, looks at what is left, and again."""
-    torch.set_num_threads(1)
+def check_saved(checkpoint: Path, step: int, state: dict[str, Any]) -> None:
+    assert state["list"] == [step] * 200
+    numbers = [*checkpoints.load_policy(checkpoint).parameters(), *state["envs"].values(), *state["moments"]]
+    assert all(bool((values == step).all()) for values in numbers), "wrong data"
+    best = checkpoint.parent / "best"
+    assert not best.is_symlink() or problem_of(best.resolve()) is None, "the best is damaged"
+
+
+def kill_savers(folder: Path, times: int) -> None:
     policy, state = real_sized_state()
     set_step(policy, state, 0)
     checkpoints.save_checkpoint(folder, 0, {"policy": policy}, state)
-    step, caught = 0, 0
-    for _ in range(times):
-        readable, writable = os.pipe()
-        child = os.fork()
-        if child == 0:
-            save_for_ever(folder, step, policy, state, writable)  # the newest step first, as after a resume
-        os.close(writable)
-        time.sleep(random.uniform(0.0, 0.15))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        reported = step
-        while data := os.read(readable, 4):
-            reported = int.from_bytes(data, "little")
-        os.close(readable)
-        caught += any(folder.glob(".step_*"))
-        checkpoints.clear_leftovers(folder)
-        assert not list(folder.glob(".step_*"))
-        newest = newest_intact(folder, fail)
-        step, loaded = checkpoints.load_training(newest)
-        assert step >= reported, "a checkpoint reported as saved is gone"
-        assert newest.name == f"step_{step:09d}"
-        assert loaded["list"] == [step] * 200
-        numbers = [*checkpoints.load_policy(newest).parameters(), *loaded["envs"].values(), *loaded["moments"]]
-        assert all(bool((values == step).all()) for values in numbers), "wrong data"
-        best = folder / "best"
-        assert not best.is_symlink() or problem_of(best.resolve()) is None, "the best is damaged"
-    print(f"{times} kills, {caught} in the middle of a save, {step} checkpoints")
-    assert caught > 0
-
-
-def fail(text: str) -> None:
-    raise AssertionError(text)
+    save = functools.partial(save_for_ever, folder, policy, state)
+    kill_while_saving(folder, times, 0.15, save, check_saved)
 
 
 def test_sigkill_at_twenty_random_moments_of_saving_never_leaves_a_run_that_cannot_resume(tmp_path: Path) -> None:
-    program = f"import test_resume, pathlib; test_resume.kill_while_saving(pathlib.Path({str(tmp_path)!r}), 20)"
+    program = f"import test_resume, pathlib; test_resume.kill_savers(pathlib.Path({str(tmp_path)!r}), 20)"
     result = run(python_command(program))
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("20 kills")
@@ -421,7 +326,7 @@ def test_sigkill_at_twenty_random_moments_of_saving_never_leaves_a_run_that_cann
 @pytest.fixture(scope="session")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run stopped by a callback after its fourth epoch."""
-    return train("cartpole", tmp_path_factory.mktemp("stopped") / "run", StopAt(24))
+    return train("cartpole", tmp_path_factory.mktemp("stopped") / "run", StopAfterCycle(24))
 
 
 def copy_of(run: Path, tmp_path: Path) -> Path:
@@ -466,10 +371,10 @@ def test_a_damaged_checkpoint_never_pushes_out_an_intact_one(tmp_path: Path, sto
     folder = copy_of(stopped, tmp_path)
     for checkpoint in checkpoints_in(folder / "checkpoints")[-2:]:
         cut(checkpoint / "policy.safetensors")
-    resume(folder, StopAt(1), overrides={"checkpoint.keep": 1})
+    resume(folder, StopAfterCycle(1), overrides={"checkpoint.keep": 1})
     newest = newest_intact(folder / "checkpoints", pytest.fail)
     assert newest.name == f"step_{13 * 256:09d}"
-    resume(folder, StopAt(1))
+    resume(folder, StopAfterCycle(1))
     assert newest_intact(folder / "checkpoints", pytest.fail).name == f"step_{14 * 256:09d}"
 
 
@@ -487,7 +392,7 @@ def test_when_every_checkpoint_is_damaged_one_sentence_says_so(tmp_path: Path, s
 def test_a_lost_metrics_file_does_not_stop_a_resume(tmp_path: Path, stopped: Path) -> None:
     folder = copy_of(stopped, tmp_path)
     (folder / "metrics.jsonl").unlink()
-    resume(folder, StopAt(1))
+    resume(folder, StopAfterCycle(1))
     assert [row["step"] for row in metric_rows(folder)] == [25 * 256]
 
 
@@ -496,7 +401,7 @@ def test_a_finished_run_says_so_and_goes_on_with_more_steps(
     tmp_path: Path, straight: Callable[[str], Path]
 ) -> None:
     folder = copy_of(straight("cartpole"), tmp_path)
-    rows, total = metric_rows(folder), 60 * 256
+    rows, total = metric_rows(folder), ITERATIONS * 256
     result = run(command("resume", folder))
     assert result.returncode == 2
     assert f"already trained to its {total:,} steps" in result.stderr
@@ -508,8 +413,8 @@ def test_a_finished_run_says_so_and_goes_on_with_more_steps(
     assert "final/mean_reward" in rows[-1]  # which is measured again at the new end
     assert after[: len(rows) - 1] == rows[:-1]
     trained = [row["step"] for row in after if "train/policy_gradient_loss" in row]
-    assert trained == [256 * i for i in range(1, 73)]
-    assert (folder / "final").resolve().name == f"step_{72 * 256:09d}"
+    assert trained == [256 * i for i in range(1, ITERATIONS + 13)]
+    assert (folder / "final").resolve().name == f"step_{(ITERATIONS + 12) * 256:09d}"
     assert f"total_steps: {total + 12 * 256}" in (folder / "config.yaml").read_text()
 
 
@@ -517,9 +422,9 @@ def test_a_finished_run_that_is_interrupted_on_its_further_way_is_not_finished(
     tmp_path: Path, straight: Callable[[str], Path]
 ) -> None:
     folder = copy_of(straight("cartpole"), tmp_path)
-    resume(folder, StopAt(1), overrides={"loop.total_steps": 2 * 60 * 256})
+    resume(folder, StopAfterCycle(1), overrides={"loop.total_steps": 2 * ITERATIONS * 256})
     assert not (folder / "final").is_symlink()
-    assert newest_intact(folder / "checkpoints", pytest.fail).name == f"step_{61 * 256:09d}"
+    assert newest_intact(folder / "checkpoints", pytest.fail).name == f"step_{(ITERATIONS + 1) * 256:09d}"
 
 
 # Broken environments ----------------------------------------------------------------------------------
@@ -595,7 +500,7 @@ def test_after_a_rollback_the_metrics_have_no_row_twice(tmp_path: Path, monkeypa
 
     def spoil_once(self: PPO, segments: Segments, progress: float, on_batch: OnBatch) -> dict[str, Tensor]:
         kept = segments.track.reward.clone()
-        if round(60 * progress) == 14 and not spoiled:
+        if round(ITERATIONS * progress) == 14 and not spoiled:
             spoiled.append(14)
             segments.track.reward.fill_(torch.nan)
         metrics = update(self, segments, progress, on_batch)
@@ -603,10 +508,10 @@ def test_after_a_rollback_the_metrics_have_no_row_twice(tmp_path: Path, monkeypa
         return metrics
 
     monkeypatch.setattr(PPO, "update", spoil_once)
-    folder = train("cartpole", tmp_path / "run", StopAt(30))
+    folder = train("cartpole", tmp_path / "run", StopAfterCycle(20))
     assert spoiled
     assert [row["step"] for row in metric_rows(folder) if "train/policy_gradient_loss" in row] == [
-        256 * i for i in range(1, 31)
+        256 * i for i in range(1, 21)
     ]
     rates = {
         row["step"]: row["train/learning_rate"]
@@ -614,6 +519,8 @@ def test_after_a_rollback_the_metrics_have_no_row_twice(tmp_path: Path, monkeypa
         if "train/learning_rate" in row
     }
     assert rates[13 * 256] < 0.6 * rates[12 * 256]  # half of it since the rollback
-    for name, series in tensorboard_points(folder).items():
+    points = tensorboard_points(folder)
+    assert [step for step, _ in points["train/policy_gradient_loss"]] == [256 * i for i in range(1, 21)]
+    for name, series in points.items():
         steps = [step for step, _ in series]
         assert steps == sorted(set(steps)), name

@@ -1,15 +1,15 @@
 """A curriculum: other settings before the run's own, and a run that goes on exactly across the change."""
 
+import functools
 import json
-import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
 
 import ludus
 import warm_python
@@ -22,9 +22,13 @@ from ludus.show.report import write_report
 from ludus.stages import read_stages, stages_with_whole_paths
 from ludus.training.checkpoint import checkpoints_in
 from ludus.training.loop import Trainer
+from stopped_runs import StopAfter, assert_same_run, metric_rows
 from warm_python import ludus_command, python_command
 
-QUIET: dict[str, Any] = {"log.report": False, "log.tensorboard": False, "eval.episodes": 2, "policy.hidden": (8,)}
+QUIET: dict[str, Any] = {
+    "log.report": False, "log.tensorboard": False, "eval.episodes": 2, "eval.final_episodes": 2,
+    "policy.hidden": (8,),
+}  # fmt: skip
 FIXED = {"until": 192, "set": {"env.fixed": True, "env.assist": 1.0}}
 KUKA: dict[str, Any] = QUIET | {
     "env.num_envs": 4, "env.max_steps": 12, "ppo.horizon": 16, "ppo.minibatches": 2, "ppo.update_epochs": 1,
@@ -39,14 +43,6 @@ SAC: dict[str, Any] = QUIET | {
 JOBS = {"kuka": ("kuka-pick-place", "", KUKA), "sac": ("gym:Pendulum-v1", "sac", SAC)}
 
 
-class StopAfter(ludus.Callback):
-    def __init__(self, iterations: int) -> None:
-        self.iterations = iterations
-
-    def on_iteration(self, run: Trainer) -> bool:
-        return run.counters.iteration < self.iterations
-
-
 def train(name: str, folder: Path, *callbacks: ludus.Callback, **changes: Any) -> Path:
     preset, algo, settings = JOBS[name]
     changes = {key.replace("__", "."): value for key, value in changes.items()}
@@ -55,39 +51,9 @@ def train(name: str, folder: Path, *callbacks: ludus.Callback, **changes: Any) -
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Runs that were never stopped, each trained once."""
-    done: dict[str, Path] = {}
-
-    def get(name: str) -> Path:
-        if name not in done:
-            done[name] = train(name, tmp_path_factory.mktemp("straight") / name)
-        return done[name]
-
-    return get
-
-
-def rows_of(folder: Path) -> list[dict[str, float]]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if not k.startswith(("time/", "system/"))} for row in rows]
-
-
-def tensors_of(folder: Path) -> dict[str, bytes]:
-    newest = checkpoints_in(folder / "checkpoints")[-1]
-    return {
-        f"{part}:{name}": tensor.numpy().tobytes()
-        for part in ("policy", "training")
-        for name, tensor in load_file(newest / f"{part}.safetensors").items()
-    }
-
-
-def assert_same(folder: Path, other: Path) -> None:
-    one, two = tensors_of(folder), tensors_of(other)
-    assert one.keys() == two.keys()
-    assert [name for name in one if one[name] != two[name]] == []
-    assert rows_of(folder) == rows_of(other)
-    best = [(run / "checkpoints" / "best").resolve().name for run in (folder, other)]
-    assert best[0] == best[1]
+    return functools.cache(lambda name: train(name, tmp_path_factory.mktemp("straight") / name))
 
 
 # The course of a run ----------------------------------------------------------------------------------
@@ -101,7 +67,7 @@ def test_a_stage_holds_until_its_step_and_then_the_runs_own_settings(tmp_path: P
 
     train("kuka", tmp_path / "run", Watch())
     assert seen == [(0, True, 1.0)] * 3 + [(1, False, 0.5)] * 3
-    rows = rows_of(tmp_path / "run")
+    rows = metric_rows(tmp_path / "run")
     assert [row["loop/stage"] for row in rows if "loop/stage" in row] == [1, 1, 1, 2, 2, 2]
     assert [row["eval/task"] for row in rows if "eval/task" in row] == [1, 2, 2]
 
@@ -125,7 +91,7 @@ def test_a_stage_ends_when_its_success_is_reached(tmp_path: Path) -> None:
     folder = ludus.train(
         "vec:test_stages:Reached", tmp_path / "run", console=Console("quiet"), overrides=_vec(settings)
     )
-    stages = [row["loop/stage"] for row in rows_of(Path(folder)) if "loop/stage" in row]
+    stages = [row["loop/stage"] for row in metric_rows(Path(folder)) if "loop/stage" in row]
     assert stages == [1, 1, 2, 2, 2, 2]  # the first evaluation comes after two iterations
 
 
@@ -165,7 +131,7 @@ def test_the_best_begins_anew_with_the_task_and_not_with_other_settings_of_the_a
     assert bests["algorithm"][2:4] == [128, 128]
 
 
-def test_the_report_marks_the_stages_and_heads_with_the_last_task(straight: Any) -> None:
+def test_the_report_marks_the_stages_and_heads_with_the_last_task(straight: Callable[[str], Path]) -> None:
     folder = straight("kuka")
     page = write_report(folder).read_text()
     assert ">stage 2</text>" in page
@@ -175,42 +141,36 @@ def test_the_report_marks_the_stages_and_heads_with_the_last_task(straight: Any)
 # Resuming ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("name", "iteration"), [("kuka", 2), ("kuka", 3), ("kuka", 4), ("sac", 5), ("sac", 6)])
 def test_a_run_stopped_near_a_change_of_stage_goes_on_exactly(
-    name: str, iteration: int, straight: Any, tmp_path: Path
+    name: str, iteration: int, straight: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = train(name, tmp_path / "run", StopAfter(iteration))
     ludus.resume(folder, console=Console("quiet"))
-    assert_same(folder, straight(name))
-
-
-class KillAt(ludus.Callback):
-    """SIGKILL after an iteration, before its checkpoint."""
-
-    def __init__(self, iteration: int) -> None:
-        self.iteration = iteration
-
-    def on_iteration(self, run: Trainer) -> None:
-        if run.counters.iteration == self.iteration:
-            os.kill(os.getpid(), signal.SIGKILL)
+    assert_same_run(folder, straight(name))
 
 
 @pytest.mark.parametrize("iteration", [3, 4])
 def test_a_run_killed_around_a_change_of_stage_goes_on_exactly(
-    iteration: int, straight: Any, tmp_path: Path
+    iteration: int, straight: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """The change is after iteration 3, and checkpoints come after 2 and 4."""
     folder = tmp_path / "run"
-    program = f"import pathlib; from test_stages import *; train('kuka', pathlib.Path({str(folder)!r}), "
-    killed = warm_python.run(python_command(program + f"KillAt({iteration}))"))
+    program = f"""
+import pathlib, signal, stopped_runs, test_stages
+test_stages.train("kuka", pathlib.Path({str(folder)!r}), stopped_runs.SignalAt({iteration}, signal.SIGKILL))
+"""
+    killed = warm_python.run(python_command(program))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert [path.name for path in checkpoints_in(folder / "checkpoints")] == ["step_000000128"]
     ludus.resume(folder, console=Console("quiet"))
-    assert_same(folder, straight("kuka"))
+    assert_same_run(folder, straight("kuka"))
 
 
-def test_going_back_across_a_change_returns_to_the_stage_of_that_time(straight: Any, tmp_path: Path) -> None:
+def test_going_back_across_a_change_returns_to_the_stage_of_that_time(
+    straight: Callable[[str], Path], tmp_path: Path
+) -> None:
     folder = train("kuka", tmp_path / "run", checkpoint__keep="all")
     ludus.resume(f"{folder}@128", console=Console("quiet"))
-    assert_same(folder, straight("kuka"))
+    assert_same_run(folder, straight("kuka"))
 
 
 # What a stage may say ---------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from ludus.run import Run
 from ludus.show.console import Console
 from ludus.training.checkpoint import checkpoints_in, load_model_weights, load_training
 from ludus.training.loop import Trainer
+from stopped_runs import StopAfter
 from warm_python import ludus_command, run
 
 QUIET: dict[str, Any] = {
@@ -111,13 +112,9 @@ def test_the_optimiser_and_the_search_for_the_best_begin_anew(sources: Any, tmp_
 
 
 def test_a_run_goes_on_exactly_when_what_it_started_from_is_gone(sources: Any, tmp_path: Path) -> None:
-    class StopAt(ludus.Callback):
-        def on_iteration(self, run: Trainer) -> bool:
-            return run.counters.iteration < 2
-
     source = Path(shutil.copytree(sources("ppo"), tmp_path / "source", symlinks=True))
     straight = train("ppo", tmp_path / "straight", start_from=str(source), loop__total_steps=256)
-    stopped = train("ppo", tmp_path / "stopped", StopAt(), start_from=str(source), loop__total_steps=256)
+    stopped = train("ppo", tmp_path / "stopped", StopAfter(2), start_from=str(source), loop__total_steps=256)
     shutil.rmtree(source)
     ludus.resume(stopped, console=Console("quiet"))
     one, two = (load_model_weights(newest(folder), "policy") for folder in (straight, stopped))
