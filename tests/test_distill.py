@@ -20,8 +20,8 @@ from ludus.errors import CheckpointError, ConfigError, TrustError
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.config import PolicyConfig
 from ludus.runs import evaluate_run
-from test_masks import CATCH, Stop, catch, random_mask
-from test_resume import assert_same_run
+from stopped_runs import StopAfter, assert_same_run
+from test_masks import CATCH, catch, random_mask
 from test_trust import rewrite
 
 QUIET: dict[str, Any] = {"log": {"report": False, "tensorboard": False}}
@@ -40,11 +40,15 @@ STUDENT: dict[str, Any] = {
 SEES_IMAGE = {"policy.actor_parts": ("image",), "policy.hidden": (32,), "policy.image_features": 32}
 
 
+def train_teacher(folder: Path, steps: int) -> Path:
+    env = {"num_envs": 16, "kwargs": {"see": "state", "size": 8}}
+    return ludus.train(CATCH, folder, **TEACHER | QUIET | {"env": env, "loop": {"total_steps": steps}})
+
+
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    env = {"num_envs": 16, "kwargs": {"see": "state", "size": 8}}
-    folder = tmp_path_factory.mktemp("teacher") / "run"
-    return ludus.train(CATCH, folder, **TEACHER | QUIET | {"env": env, "loop": {"total_steps": 60_000}})
+    """One that knows next to nothing, for what holds of any."""
+    return train_teacher(tmp_path_factory.mktemp("teacher") / "run", 1024)
 
 
 def student_settings(teacher: Path, **more: Any) -> dict[str, Any]:
@@ -54,8 +58,9 @@ def student_settings(teacher: Path, **more: Any) -> dict[str, Any]:
 
 # What is learned ----------------------------------------------------------------------------------------
 def test_a_student_that_sees_images_learns_what_its_teacher_knows_of_the_state(
-    teacher: Path, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
+    teacher = train_teacher(tmp_path / "teacher", 60_000)
     run = ludus.train(CATCH, tmp_path / "run", **student_settings(teacher))
     knows = float(np.mean(evaluate_run(teacher, 200, True, trust=True).returns))
     assert knows >= 0.9
@@ -67,7 +72,7 @@ def test_a_stopped_distillation_goes_on_exactly(settings: dict[str, Any], teache
     quick = {"loop.total_steps": 16 * 16 * 5, "eval.every": 512, "eval.episodes": 4, "log.tensorboard": True}
     given = student_settings(teacher, **quick, **settings)
     whole = ludus.train(CATCH, tmp_path / "whole", **given)
-    cut = ludus.train(CATCH, tmp_path / "cut", callbacks=[Stop()], **given)
+    cut = ludus.train(CATCH, tmp_path / "cut", callbacks=[StopAfter(3)], **given)
     ludus.resume(cut)
     assert_same_run(cut, whole)
 

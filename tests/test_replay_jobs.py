@@ -259,7 +259,8 @@ def tags(run: Path) -> dict[str, list[float]]:
 
 @pytest.fixture(scope="module")
 def pendulum(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    settings: Settings = {"loop.total_steps": 2000, "eval.every": 1000, "eval.episodes": 3, "log.report": False}
+    settings: Settings = {"loop.total_steps": 800, "eval.every": 400, "eval.episodes": 3, "log.report": False}
+    settings |= {"replay.warmup": 400, "replay.batch_size": 32, "policy.hidden": (16, 16)}
     folder = tmp_path_factory.mktemp("pendulum") / "run"
     return ludus.train("gym:Pendulum-v1", folder, console=Console("quiet"), algo="sac", overrides=settings)
 
