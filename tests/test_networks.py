@@ -223,6 +223,11 @@ def test_a_class_within_a_function_cannot_be_found_again(tmp_path: Path) -> None
         ludus.train("gym:CartPole-v1", run_dir=tmp_path / "run", network=Local, **QUICK)
 
 
+def test_a_network_that_is_already_made_is_refused_with_what_to_give(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is a Shared that is already made.* give the class, network=Shared"):
+        ludus.train("gym:CartPole-v1", run_dir=tmp_path / "run", network=Shared((4,)), **QUICK)
+
+
 # Settings ---------------------------------------------------------------------------------------------
 def test_a_setting_of_the_layers_that_a_network_replaces_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--policy.memory-size is a setting .* which .*Shared replaces"):

@@ -389,6 +389,16 @@ def test_when_every_checkpoint_is_damaged_one_sentence_says_so(tmp_path: Path, s
     )
 
 
+def test_settings_that_change_the_length_of_an_iteration_are_refused_and_the_run_stays_as_it_was(
+    tmp_path: Path, stopped: Path
+) -> None:
+    folder = copy_of(stopped, tmp_path)
+    before = (folder / "config.yaml").read_text()
+    with pytest.raises(ConfigError, match=r"Iterations of this run have 256 steps.* they would have 128"):
+        resume(folder, overrides={"ppo.horizon": 16, "ppo.minibatches": 1})
+    assert (folder / "config.yaml").read_text() == before
+
+
 def test_a_lost_metrics_file_does_not_stop_a_resume(tmp_path: Path, stopped: Path) -> None:
     folder = copy_of(stopped, tmp_path)
     (folder / "metrics.jsonl").unlink()

@@ -5,6 +5,7 @@ from typing import Any
 
 import gymnasium as gym
 import torch
+from torch import nn
 
 from ludus.envs.importing import address_of, find_callable
 from ludus.envs.interface import interface_from
@@ -54,10 +55,16 @@ def make_replay_policy(
         return ReplayPolicy(kind, obs_space, action_space, config, network)
 
 
-def name_of_network(network: MakeNetwork | str) -> str:
+def name_of_network(network: MakeNetwork | nn.Module | str) -> str:
     """The name by which it is found again."""
     if isinstance(network, str):
         return network
+    if isinstance(network, nn.Module):
+        name = type(network).__name__
+        raise ConfigError(
+            f"The network is a {name} that is already made, and every policy makes its own: give the class, "
+            f"network={name}, and its arguments by network_kwargs, or a function that makes it."
+        )
     return address_of(network.__module__, getattr(network, "__qualname__", repr(network)), "network")
 
 

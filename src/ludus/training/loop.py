@@ -47,6 +47,7 @@ from ludus.training.checkpoint import (
     prune,
     save_checkpoint,
     set_aside_newer,
+    step_of,
 )
 from ludus.training.counters import Counters, counters_from
 from ludus.training.evaluator import judged_task
@@ -518,6 +519,7 @@ class Trainer:
             before, self.counters = self.counters.stage, counters_from(state["counters"])
             if self.counters.stage != before:
                 self._make_stage()
+            self._refuse_other_iterations(checkpoint)
             for name, model in self.job.models.items():
                 model.load_state_dict(load_model_weights(checkpoint, name))
             self._logged.load_state(state.get("logged", {}))  # older checkpoints have none
@@ -538,6 +540,15 @@ class Trainer:
             self._forget_best()
         elif best != best_checkpoint(self.checkpoints):
             mark_best(best)  # a kill came between the checkpoint and its mark
+
+    def _refuse_other_iterations(self, checkpoint: Path) -> None:
+        """Steps are counted in iterations, so these stay as long as they were."""
+        if (step := step_of(checkpoint)) != self.step:
+            raise ConfigError(
+                f"Iterations of this run have {step // self.counters.iteration:,} steps; with the changed "
+                f"settings they would have {self.plan.steps_per_iteration:,}. That cannot change on resume: start "
+                "another training with --from."
+            )
 
     # Trouble ------------------------------------------------------------------------------------
     def _warn_of_faults(self, row: dict[str, float]) -> None:
