@@ -70,7 +70,8 @@ def test_tables_of_the_same_columns_are_one_that_names_each_source() -> None:
     old = {"recorded": "1111111, 2026-01-01", "columns": ["", "rate"], "rows": [["a", {"seeds": [1], "bar": 2}]]}
     new = old | {"recorded": "2222222, 2026-02-02", "rows": [["b", {"seeds": [3], "bar": 2}]]}
     hidden = old | {"detail": True, "columns": ["secret"]}
-    assert figures._section(head | {"parts": [old, hidden, new]}).splitlines()[2:] == [
+    said = {"recorded": old["recorded"], "text": "As before."}
+    assert figures._section(head | {"parts": [old, hidden, new, said]}).splitlines()[2:] == [
         "`make bench` *1111111, 2026-01-01, `here`*",
         "",
         "| | rate (bar 2) |",
@@ -78,6 +79,10 @@ def test_tables_of_the_same_columns_are_one_that_names_each_source() -> None:
         "| a | 1 **MISSED** |",
         "| *2222222, 2026-02-02, `here`* | |",
         "| b | 3 |",
+        "",
+        "*1111111, 2026-01-01, `here`*",
+        "",
+        "As before.",
     ]
 
 

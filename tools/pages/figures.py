@@ -136,8 +136,10 @@ def _section(result: Result) -> str:
         if "text" in part and "rows" in after:
             part["source"] = after["source"]  # it leads over to the table
     shown = [f"## {result['title']}", f"`{result['command']}`"]
-    for source, parts in itertools.groupby(_joined(told), lambda part: part["source"]):
-        shown += [source, *map(_part, parts)]
+    above = ""  # the source that was named last
+    for part in _joined(told):
+        shown += [*([part["source"]] if part["source"] != above else []), _part(part)]
+        above = str(part.get("last_source", part["source"]))
     shown[1:3] = [" ".join(shown[1:3])]
     return "\n\n".join(shown)
 
@@ -152,7 +154,7 @@ def _joined(parts: list[Result]) -> list[Result]:
     for part in parts:
         if "rows" in part and joined and joined[-1].get("columns") == part["columns"]:
             named = [part["source"], *[""] * (len(part["columns"]) - 1)]
-            joined[-1]["rows"] = [*joined[-1]["rows"], named, *part["rows"]]
+            joined[-1] |= {"rows": [*joined[-1]["rows"], named, *part["rows"]], "last_source": part["source"]}
         else:
             joined.append(part)
     return joined
