@@ -15,12 +15,14 @@ import yaml
 import ludus
 from ludus.cli import run_verb
 from ludus.config import TrainConfig
-from ludus.envs import display_of, make_vec_env
+from ludus.envs import display_of, make_eval_env, make_vec_env
+from ludus.envs.abilities import start_words
 from ludus.envs.humanoid.catalogue import find_clips, shipped_folder, whole_names
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.display import CLIPS
 from ludus.envs.humanoid.factory import library_of
 from ludus.envs.humanoid.other_clips import act_as_trained, make_shown, on_clips
+from ludus.envs.humanoid.task import DT
 from ludus.envs.humanoid.tracking import ANY_DISTANCE, MEAN_DISTANCE
 from ludus.envs.mujoco.simulator import CpuSimulator
 from ludus.envs.mujoco.task import SimTask
@@ -34,7 +36,9 @@ from ludus.show import text
 from ludus.show.console import Console
 from ludus.show.episode_table import read_table, table_lines, table_section
 from ludus.show.report import write_report
-from ludus.viewing import chosen_pieces, record_replays
+from ludus.show.results import episodes_of
+from ludus.training.evaluator import evaluate
+from ludus.viewing import ANY_FOUR, chosen_pieces, play_failed, record_replays
 from test_cli import assert_plays
 
 TRACKING = display_of(HumanoidConfig())
@@ -263,6 +267,36 @@ def test_replay_has_an_episode_of_every_clip_with_its_ghost(run: Path, monkeypat
         np.testing.assert_allclose(body[0], ghost[0], atol=1e-5)  # it starts on its reference
         assert np.abs(body[-1] - ghost[-1]).max() > 1e-3
         assert len(episode.frames) <= 300
+
+
+def test_a_failure_is_replayed_from_where_it_began_to_where_it_failed(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = HumanoidConfig(clips="squat,bow", eval_starts=4, max_steps=60, threads=1)
+    policy = ludus.load(run)
+    policy.head.linear.bias.data.fill_(0.4)  # it bends all joints, and falls
+    env = make_eval_env(config, 5)
+    measured, words = evaluate(policy, env, 5, 0, True), start_words(env)
+    env.close()
+    failed = [episode for episode in episodes_of(measured.record(), words) if episode.failed]
+    later = [episode for episode in failed if episode.start["clip"] == "squat" and episode.start["time"]]
+    assert later
+
+    shown = make_shown(config, config)
+    for episode, again in zip(failed, play_failed(shown, policy, DT, [e.start for e in failed]), strict=True):
+        assert again.failed
+        assert again.caption.endswith(f"lost after {episode.length * DT:.1f} s")
+    strangers = [{"clip": "gone", "time": 0.0}, {"clip": "squat"}, {"time": "now"}]
+    assert play_failed(shown, policy, DT, strangers) == []
+    shown.close()
+
+    recorded = catch_replays(monkeypatch)
+    record_replays(config, policy, "x", replace(ANY_FOUR, failed_starts=[later[0].start]))
+    squat = next(e for made in recorded for e in made.episodes if e.caption.startswith("squat"))
+    began = float(later[0].start["time"])
+    assert squat.caption.startswith(f"squat: from {began:.1f} s, lost after ")
+    reference = library_of(config, "cpu").at(torch.tensor([0]), torch.tensor([began], dtype=torch.float64))
+    np.testing.assert_allclose(squat.frames[0]["qpos"][35:], reference.qpos[0], atol=1e-4)
 
 
 def test_of_many_clips_a_dozen_is_shown_both_ends_included() -> None:

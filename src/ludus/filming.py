@@ -28,6 +28,7 @@ from ludus.viewing import (
     Recorded,
     picture_of,
     play_cast,
+    play_failed,
     play_pieces,
     pose_of,
     seconds_per_step,
@@ -142,7 +143,8 @@ def _film(
     if scene is None:
         return _pictured(env, policy, cast, most, every, spool), rate
     if isinstance(env, Shown):
-        played = play_pieces(env, policy, (), 1 / natural)
+        starts = cast.failed_starts[:episodes]
+        played = play_failed(env, policy, 1 / natural, starts) or play_pieces(env, policy, (), 1 / natural)
         played = [replace(p, frames=p.frames[::every]) for p in played if p.failed or not failures][:episodes]
     else:
         played = play_cast(env, policy, cast, pose_of, most, every)

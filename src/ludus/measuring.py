@@ -153,13 +153,14 @@ def cast_of(measurement: Measurement, most: int = 3) -> Cast | None:
 
     None where it names none that can be played again. Its file may be a stranger's, and ask for ever so much.
     """
-    rows, recorded = measurement.episodes.get("rows"), episodes_of(measurement.episodes, {})
+    rows, recorded = measurement.episodes.get("rows"), episodes_of(measurement.episodes, measurement.words)
     if not isinstance(rows, int) or not 1 <= rows <= _MOST_REPLAYED_ROWS:
         return None
     longest = max((episode.length for episode in recorded), default=1) or 1
     # A row plays all its episodes before the one that is wanted.
     episodes = [e for e in recorded if (e.number // rows + 1) * longest <= _MOST_REPLAYED_STEPS]
-    failed = failures_of(episodes)[:most]
+    all_failed = failures_of(episodes)
+    failed = all_failed[:most]
     others = [episode for episode in episodes if not episode.failed and episode not in failed]
     if others and others[0].success is None:
         others.sort(key=lambda episode: -episode.total)
@@ -173,4 +174,5 @@ def cast_of(measurement: Measurement, most: int = 3) -> Cast | None:
         [episode.number for episode in others],
         longest,
         max(episode.length for episode in (*failed, *others)),
+        [episode.start for episode in all_failed],
     )

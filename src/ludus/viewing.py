@@ -1,6 +1,7 @@
 """Pictures of a policy at work: recorded replays and the live viewer, for every environment that can be drawn."""
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor
 from ludus.envs.config import EnvConfig
 from ludus.envs.gym.env import GymVecEnv
 from ludus.envs.mujoco.task import SimTask
-from ludus.envs.showing import Frame, Shown, drawable_env, scene_of
+from ludus.envs.showing import Frame, Shown, Start, drawable_env, scene_of
 from ludus.envs.vec import Step, VecEnv
 from ludus.errors import LudusError
 from ludus.policies.fit import refuse_misfit
@@ -42,6 +43,7 @@ class Cast:
     successes: Sequence[int]
     most_steps: int = 0  # of an episode, as in the evaluation
     longest: int = 0  # steps of the longest of them; 0: not known
+    failed_starts: Sequence[Start] = ()  # of all that failed
 
     @property
     def numbers(self) -> set[int]:
@@ -79,7 +81,7 @@ def record_replays(
         dt = seconds_per_step(env)
         most = replays.MAX_FRAMES
         if isinstance(env, Shown):
-            episodes, most = play_pieces(env, policy, ranked, dt), _MOST_PIECE_FRAMES
+            episodes, most = play_pieces(env, policy, ranked, dt, cast.failed_starts), _MOST_PIECE_FRAMES
         else:
             episodes = play_cast(env, policy, cast, pose_of, _MOST_FRAMES)
         groups = _groups(episodes)
@@ -147,16 +149,31 @@ def _caption(number: int, played: Evaluation, place: int) -> str:
     return f"episode {number}: {'success' if success[place] >= 0.5 else 'failure'} after {steps} steps"
 
 
-def play_pieces(env: VecEnv, policy: Policy, ranked: Sequence[str], dt: float) -> list[Recorded]:
-    """One episode of every piece, or of a dozen from the worst to the best."""
+def play_pieces(
+    env: VecEnv, policy: Policy, ranked: Sequence[str], dt: float, failed: Sequence[Start] = ()
+) -> list[Recorded]:
+    """One episode of every piece, or of a dozen from the worst to the best; as one began that `failed`, if any."""
     assert isinstance(env, Shown)
-    played = []
-    for piece in chosen_pieces(env.pieces, ranked, _MOST_PIECES):
-        env.show(piece)
-        frames, last = _play_episode(env, policy.actor(), env.reset(_SEED), round(_PIECE_SECONDS / dt))
-        failed = bool(last.metrics["success"][0] < 0.5)
-        played.append(Recorded(frames, f"{env.pieces[piece]}: {env.outcome(last, len(frames))}", failed))
-    return played
+    starts = {env.piece_of(start): start for start in reversed(failed)}
+    pieces = chosen_pieces(env.pieces, ranked, _MOST_PIECES)
+    return [_play_piece(env, policy, piece, dt, starts.get(piece)) for piece in pieces]
+
+
+def play_failed(env: VecEnv, policy: Policy, dt: float, failed: Sequence[Start]) -> list[Recorded]:
+    """The episodes that began so, and no others."""
+    assert isinstance(env, Shown)
+    pieces = [(env.piece_of(start), start) for start in failed]
+    return [_play_piece(env, policy, piece, dt, start) for piece, start in pieces if piece is not None]
+
+
+def _play_piece(env: VecEnv, policy: Policy, piece: int, dt: float, start: Start | None) -> Recorded:
+    """The beginning of a piece; of an episode that failed, its end, which shows how."""
+    assert isinstance(env, Shown)
+    env.show(piece, start)
+    most = round(_PIECE_SECONDS / dt)
+    frames, last, steps = _play_episode(env, policy.actor(), env.reset(_SEED), most, to_its_end=start is not None)
+    failed = bool(last.metrics["success"][0] < 0.5)
+    return Recorded(frames, f"{env.pieces[piece]}: {env.outcome(last, steps)}", failed)
 
 
 def chosen_pieces(pieces: Sequence[str], ranked: Sequence[str], most: int) -> list[int]:
@@ -245,15 +262,20 @@ class _LivePieces(_Live):
 
 
 @torch.no_grad()
-def _play_episode(env: VecEnv, actor: Actor, obs: Tensor, most: int) -> tuple[list[Frame], Step]:
-    """Frames and the last step of one episode, or of its start."""
-    frames = [pose_of(env, 0)]
+def _play_episode(
+    env: VecEnv, actor: Actor, obs: Tensor, most: int, to_its_end: bool = False
+) -> tuple[list[Frame], Step, int]:
+    """At most so many frames of one episode, the last step that was played, and its number.
+
+    Frames of its beginning; or, if it is to be played to its end, of that.
+    """
+    frames, steps = deque([pose_of(env, 0)], maxlen=most), 0
     while True:
         step = env.step(actor.act(obs))
         actor.forget(step.done)
-        obs = step.obs
-        if bool(step.done[0]) or len(frames) == most:
-            return frames, step
+        obs, steps = step.obs, steps + 1
+        if bool(step.done[0]) or (steps == most and not to_its_end):
+            return list(frames), step, steps
         frames.append(pose_of(env, 0))
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import mujoco
@@ -18,6 +18,7 @@ from ludus.envs.vec import Step, VecEnv
 from ludus.errors import LudusError
 
 Frame = dict[str, Any]  # qpos, mocap_pos, mocap_quat
+Start = Mapping[str, float | str]  # of an episode, as `abilities.DescribesStarts` tells it, in words
 
 
 @runtime_checkable
@@ -35,8 +36,11 @@ class Shown(Protocol):
     @property
     def scene_model(self) -> mujoco.MjModel: ...
 
-    def show(self, piece: int) -> None:
-        """Episodes begin with this piece from the next reset on."""
+    def piece_of(self, start: Start) -> int | None:
+        """The piece that an episode with this start is of, if there is one."""
+
+    def show(self, piece: int, start: Start | None = None) -> None:
+        """Episodes begin with this piece from the next reset on: at its beginning, or as an evaluation began."""
 
     def drawn(self) -> Frame:
         """The scene as it is now."""

@@ -1,6 +1,8 @@
 """A trained humanoid on chosen clips: to measure it there, and to look at it with the ghost of its reference."""
 
 import dataclasses
+from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import mujoco
@@ -37,7 +39,7 @@ def act_as_trained(task: HumanoidTask, trained: HumanoidConfig) -> None:
 
 
 class ShownMimic(MimicTask):
-    """One humanoid, which plays the clip that was asked for last, from its beginning; see `showing.Shown`."""
+    """One humanoid, which plays the clip that was asked for last; see `showing.Shown`."""
 
     next_label = "Next clip"
 
@@ -48,6 +50,7 @@ class ShownMimic(MimicTask):
         super().__init__(config, library, sim, evaluation=True)
         self._beside = beside
         self._plans = evaluation_plan(dataclasses.replace(config, eval_starts=1), library)  # one for every clip
+        self._evaluated = evaluation_plan(config, library)
         self.show(0)
 
     @property
@@ -58,8 +61,16 @@ class ShownMimic(MimicTask):
     def scene_model(self) -> mujoco.MjModel:
         return ghost_model()
 
-    def show(self, piece: int) -> None:
-        self._plan = [part[piece : piece + 1].to(self.device) for part in self._plans]
+    def piece_of(self, start: Mapping[str, float | str]) -> int | None:
+        clip, time = start.get("clip"), start.get("time")
+        return self.pieces.index(clip) if clip in self.pieces and isinstance(time, int | float) else None
+
+    def show(self, piece: int, start: Mapping[str, float | str] | None = None) -> None:
+        plans, row = self._plans, piece
+        if start is not None:  # its record is rounded: the start of an evaluation that comes nearest is meant
+            plans, away = self._evaluated, (self._evaluated[1] - float(start["time"])).abs()
+            row = int(away.masked_fill(plans[0] != piece, inf).argmin())
+        self._plan = [part[row : row + 1].to(self.device) for part in plans]
 
     def drawn(self) -> dict[str, Any]:
         return {"qpos": ghost_qpos(self._qpos[0].numpy(), self.reference().qpos[0].numpy(), self._beside)}
@@ -76,9 +87,11 @@ class ShownMimic(MimicTask):
         return torch.linalg.vector_norm(self._body_pos[0].float() - self.reference().body_pos[0], dim=-1)
 
     def outcome(self, last: Step, steps: int) -> str:
+        began = float(self._plan[1][0])
+        whence = f"from {began:.1f} s, " if began else ""
         if not bool(last.metrics["success"][0]):
-            return f"lost after {steps * DT:.1f} s"
-        return f"tracked {steps * DT:.1f} s, {float(last.metrics['mpjpe'][0]):.0f} mm"
+            return f"{whence}lost after {steps * DT:.1f} s"
+        return f"{whence}tracked {steps * DT:.1f} s, {float(last.metrics['mpjpe'][0]):.0f} mm"
 
 
 def make_shown(config: HumanoidConfig, trained: HumanoidConfig, beside: float = 0.0) -> ShownMimic:
