@@ -286,7 +286,7 @@ def test_a_failure_is_replayed_from_where_it_began_to_where_it_failed(
     for episode, again in zip(failed, play_failed(shown, policy, DT, [e.start for e in failed]), strict=True):
         assert again.failed
         assert again.caption.endswith(f"lost after {episode.length * DT:.1f} s")
-    strangers = [{"clip": "gone", "time": 0.0}, {"clip": "squat"}, {"time": "now"}]
+    strangers: list[dict[str, float | str]] = [{"clip": "gone", "time": 0.0}, {"clip": "squat"}, {"time": "now"}]
     assert play_failed(shown, policy, DT, strangers) == []
     shown.close()
 
