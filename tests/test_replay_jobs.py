@@ -530,8 +530,9 @@ def reward_only(file: Path, folder: Path, output: io.StringIO | None = None, **s
 
 def test_a_reward_alone_is_learned_from_recorded_episodes(tmp_path: Path, file: Path) -> None:
     run = reward_only(file, tmp_path / "run")
-    rows = rows_of(run)[::2]  # one a cycle, and after it one with its measures
-    measures = rows_of(run)[1::2]
+    *every, last = rows_of(run)
+    assert last.keys() == {"step", "time/time_elapsed"}
+    rows, measures = every[::2], every[1::2]  # one a cycle, and after it one with its measures
     assert len(rows) == len(measures) == 4
     for row in measures:
         assert {"reward/AUC", "reward/R2", "reward/correlation", "TimeCost(sec)/test"} <= row.keys()
