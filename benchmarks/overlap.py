@@ -1,6 +1,6 @@
 """What two groups in flight save: while one simulates, the policy acts for the other.
 
-    python benchmarks/overlap.py
+    python benchmarks/overlap.py [--save MACHINE]
 
 Rollouts with the same rows in one group and in two, in turns: Gymnasium environments in worker processes, whose
 step waits as one does that talks to another program, and the KUKA task on simulator threads. The network is large
@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+import keeping
 from ludus.algorithms.on_policy.collector import Collector
 from ludus.buffers.schedule import SegmentSchedule
 from ludus.envs import make_groups
@@ -54,6 +55,11 @@ CASES: dict[str, tuple[GymConfig | KukaConfig, tuple[int, ...]]] = {
     "simulator threads": (KukaConfig(num_envs=256, threads=1), (2048, 2048, 1024)),
 }
 
+TOLD = {
+    "worker processes": "256 Gymnasium environments in 16 workers, waiting 1 ms a step",
+    "simulator threads": "256 KUKAs, one simulation thread a group",
+}
+
 
 def collectors(name: str) -> dict[int, Collector]:
     config, hidden = CASES[name]
@@ -69,8 +75,11 @@ def collectors(name: str) -> dict[int, Collector]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=7)
-    repeats = parser.parse_args().repeats
+    keeping.add_option(parser)
+    arguments = parser.parse_args()
+    repeats = arguments.repeats
     torch.set_num_threads(1)
+    kept = []
     for name in CASES:
         both = collectors(name)
         times: dict[int, list[float]] = {1: [], 2: []}
@@ -90,8 +99,11 @@ def main() -> None:
             f"{name:18} one group {1e3 * one:5.0f} ms (the policy {act:.0%} of it), two groups {1e3 * two:5.0f} ms"
         )
         print(f"{told}: {one / two:.2f} times as fast", flush=True)
+        kept.append([TOLD[name], *(f"{1e3 * part:,.0f} ms" for part in (one, two)), f"{one / two:.2f}"])
         for collector in both.values():
             collector.close()
+    if arguments.save:
+        keeping.keep("overlap", "rollouts", arguments.save, ("", "one group", "two groups", "ratio"), kept)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,21 @@
 """A gradient step of PPO through a network of the user's, against plain autograd and the built-in layers.
 
-    python benchmarks/taped.py
+    python benchmarks/taped.py [--save MACHINE]
 
 The plain step is what a script would do with the same network: forward, loss, backward, clip, Adam.
 """
 
+import argparse
 import statistics
 import time
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+import keeping
 from ludus.algorithms.ppo.config import PPOConfig
 from ludus.algorithms.ppo.loss import Batch
 from ludus.algorithms.ppo.update import PPO
@@ -23,6 +26,7 @@ from ludus.policies.config import PolicyConfig
 OBS, ACTIONS = gym.spaces.Box(-np.inf, np.inf, (32,), np.float32), gym.spaces.Box(-1, 1, (6,), np.float32)
 SHAPES = [(256, 64), (1_024, 64), (256, 128), (1_024, 128), (4_096, 128)]  # rows of a minibatch, width
 ROUNDS, MOST = 15, 1.3
+COLUMNS = ("rows, width", "script", "module", "module / script", "built-in")
 
 
 class Layers(nn.Module):
@@ -91,7 +95,12 @@ def seconds(loop: OfLudus | Plain, times: int) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    keeping.add_option(parser)
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
+    kept: list[list[Any]] = []
     for rows, width in SHAPES:
         loops: list[OfLudus | Plain] = [
             OfLudus(rows, width, taped=True),
@@ -99,7 +108,7 @@ def main() -> None:
             Plain(rows, width),
         ]
         times = max(5, 20_000 // rows)
-        rounds = [[seconds(loop, times) for loop in loops] for _ in range(ROUNDS + 1)][1:]
+        rounds = [[seconds(loop, times) for loop in loops] for _ in range(arguments.rounds + 1)][1:]
         taped, written, plain = (statistics.median(part) for part in zip(*rounds, strict=True))
         ratio = statistics.median(one / three for one, _, three in rounds)
         verdict = "ok" if ratio <= MOST else f"MISSED (bar {MOST})"
@@ -108,6 +117,11 @@ def main() -> None:
             f"({ratio:.2f} ×), written out {1e3 * written:6.2f} ({written / plain:.2f} ×)   {verdict}",
             flush=True,
         )
+        judged = {"seeds": [round(ratio, 2)], "digits": 2, "bar": MOST, "better": "less"}
+        script, module, built_in = (f"{1e3 * part:.3g}" for part in (plain, taped, written))
+        kept.append([f"{rows:,}, {width} × {width}", script, module, judged, built_in])
+    if arguments.save:
+        keeping.keep("taped", "steps", arguments.save, COLUMNS, kept)
 
 
 if __name__ == "__main__":
