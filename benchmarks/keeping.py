@@ -1,7 +1,7 @@
 """Keeps what a script measured: `--save MACHINE` writes it into the script's file in results/.
 
-The part of the file that has the same name is written anew, with command, commit, date and machine. All else in the
-file stays as it is. `make pages` then writes the page.
+The part of the file that has the same name is written anew, with command, commit, date and machine. All else in
+the file stays as it is. `make pages` then writes the page.
 """
 
 import argparse
