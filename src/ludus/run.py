@@ -17,6 +17,7 @@ from ludus.envs.config import name_in
 from ludus.envs.given import give_again, name_of_env
 from ludus.envs.vec import VecEnv
 from ludus.errors import did_you_mean
+from ludus.policies.factory import name_of_network
 from ludus.policies.policy import MakeNetwork, Policy
 from ludus.saved_run import holds_policy, load, run_config, run_folder
 from ludus.show.console import Console
@@ -64,8 +65,9 @@ def train(
     name = environment if isinstance(environment, str) else name_of_env(environment)
     all_given = settings | (overrides or {})
     given = {key: str(read_address(v)) if isinstance(v, Run) else v for key, v in all_given.items()}
-    folder = runs.train(name, run_dir, callbacks, console, config, given, network, network_kwargs)
-    return Run(folder)
+    if network is not None:
+        given |= {"policy.network": name_of_network(network), "policy.network_kwargs": network_kwargs or {}}
+    return Run(runs.train(name, run_dir, callbacks, console, config, given))
 
 
 def resume(

@@ -27,9 +27,7 @@ from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, LudusError, plain_text, tell_exception
 from ludus.files import is_temporary, persistently, write_whole
 from ludus.measuring import Measured, cast_of, final_episodes, measure_run
-from ludus.policies.factory import name_of_network
 from ludus.policies.fit import refuse_misfit
-from ludus.policies.policy import MakeNetwork
 from ludus.presets import find_preset
 from ludus.provenance import facts_of, resumed
 from ludus.saved_run import FACTS, holds_policy, load, load_from, read_facts, run_config, trusted_config
@@ -73,15 +71,10 @@ def train(
     console: Console | None = None,
     config: TrainConfig | None = None,
     overrides: dict[str, Any] | None = None,
-    network: MakeNetwork | str | None = None,
-    network_kwargs: dict[str, Any] | None = None,
-    **settings: Any,
 ) -> Path:
     """Train a preset or `gym:ID` and return the run's folder; `ludus.train` tells what the others are."""
     refuse_while_importing()
-    given = {**settings, **(overrides or {})}
-    if network is not None:
-        given |= {"policy.network": name_of_network(network), "policy.network_kwargs": network_kwargs or {}}
+    given = dict(overrides or {})
     algo = given.pop("algo", "") if config is None else ""  # which brings defaults of its own
     if isinstance(algo, Algorithm):
         algo = address_of_algorithm(algo)
