@@ -77,9 +77,10 @@ def chosen(head: StochasticHead, action: Tensor) -> Tensor:
 def test_of_a_million_samples_none_is_invalid(name: str) -> None:
     space, generator = SPACES[name], torch.Generator().manual_seed(0)
     head = make_stochastic_head(space, 3, 1.0)
+    head.expect_masks()
     mask = random_mask(space, 1_000_000, generator)
     params = torch.randn((1_000_000, head.num_params), generator=generator) * 20
-    masked = head.masked(params, mask.float())
+    masked = head.masked(params, ~mask)
     seen = []
     for action in (head.sample(masked, head.noise((len(mask),), generator)), head.mode(masked)):
         places = chosen(head, action) + torch.tensor([choice.start for choice in choice_slices(space)])
@@ -93,7 +94,7 @@ def test_of_a_million_explored_choices_none_is_invalid() -> None:
     head = GreedyHead(3, 5, 0)
     head.epsilon.fill_(0.5)
     mask = random_mask(SPACES["discrete"], 1_000_000, generator)
-    values = head.masked(torch.randn((1_000_000, 5), generator=generator), mask.float())
+    values = head.masked(torch.randn((1_000_000, 5), generator=generator), ~mask)
     action = head.sample(values, head.noise((len(mask),), generator)).long()
     assert bool(mask.gather(1, action).all())
     assert 0.1 < float((action != head.mode(values)).float().mean()) < 0.4
@@ -116,12 +117,13 @@ def slow(space: Any, params: np.ndarray, mask: np.ndarray, action: np.ndarray) -
 def test_log_probabilities_entropies_and_gradients_are_those_of_the_valid_actions(name: str) -> None:
     space, generator = SPACES[name], torch.Generator().manual_seed(1)
     head = make_stochastic_head(space, 3, 0.5).double()
+    head.expect_masks()
     for parameter in head.parameters():
         parameter.grad = torch.zeros_like(parameter)
     n = 64
     mask = random_mask(space, n, generator)
     params = torch.randn((n, head.num_params), generator=generator, dtype=torch.float64)
-    masked = head.masked(params.clone(), mask)
+    masked = head.masked(params.clone(), ~mask)
     action = head.sample(masked, head.noise((n,), generator).double()).detach()
     log_prob, entropy = head.log_prob(masked, action), head.entropy(masked)
     boxes = head.num_params - mask.shape[1]
@@ -140,7 +142,7 @@ def test_log_probabilities_entropies_and_gradients_are_those_of_the_valid_action
 
     weight = torch.randn(n, generator=generator, dtype=torch.float64)
     taped = params.clone().requires_grad_()
-    again = head.masked(taped * 1, mask)
+    again = head.masked(taped * 1, ~mask)
     loss = (weight * head.log_prob(again, action)).sum() - 0.3 * head.entropy(again).mean()
     (expected,) = torch.autograd.grad(loss, taped)
     with torch.no_grad():
@@ -158,7 +160,8 @@ def test_the_gradient_of_a_whole_minibatch_is_autograds_with_masks_and_mixed_act
         parameter.grad = torch.zeros_like(parameter)
     generator = torch.Generator().manual_seed(0)
     n = 32
-    x = torch.cat([torch.randn(n, 3, generator=generator), random_mask(SPACES["mixed"], n, generator)], 1).double()
+    rows = torch.cat([torch.randn(n, 3, generator=generator), random_mask(SPACES["mixed"], n, generator)], 1)
+    x = policy.prepare(rows).double()
     done = policy.forward_pass(x, policy.start(0), None)
     action = policy.head.sample(done.params, policy.head.noise((n,), generator).double()).detach()
     log_prob, advantage, returns, value_then = (
@@ -178,6 +181,33 @@ def test_the_gradient_of_a_whole_minibatch_is_autograds_with_masks_and_mixed_act
     loss = policy_loss + 0.5 * (value - batch.returns).square().mean() - 0.1 * policy.head.entropy(params).mean()
     for made, expected in zip(written, torch.autograd.grad(loss, list(policy.parameters())), strict=True):
         torch.testing.assert_close(made, expected, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("see", ["state", "both"])
+def test_what_is_ruled_out_is_all_that_the_mask_does_not_allow(see: str, normalize: bool) -> None:
+    env = catch(4, see=see, masks="key" if see == "both" else "info")
+    policy = ActorCritic(env.obs_space, env.action_space, PolicyConfig(hidden=(8,), normalize_obs=normalize))
+    obs = env.reset(0)
+    policy.learn_scales([obs])
+    _, ruled_out = policy.apart(policy.prepare(obs))
+    assert ruled_out is not None
+    assert torch.equal(ruled_out, 1 - made_of(env, obs).float())
+    assert 0 < ruled_out.sum() < ruled_out.numel()
+
+
+def test_a_policy_saved_when_masks_were_not_yet_turned_around_acts_as_it_did() -> None:
+    env = catch(4, see="state", masks="info")
+    policy, again = (ActorCritic(env.obs_space, env.action_space, PolicyConfig(hidden=(8,))) for _ in range(2))
+    obs = env.reset(0)
+    policy.learn_scales([obs])
+    saved = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+    saved["normalizer._shift"][-3:], saved["normalizer._scale"][-3:] = 0.0, 1.0
+    again.load_state_dict(saved)
+    expected, _ = policy.params_of(policy.prepare(obs), policy.start(4))
+    actual, _ = again.params_of(again.prepare(obs), again.start(4))
+    assert torch.equal(actual, expected)
+    assert (actual[made_of(env, obs) == 0] < -1e7).all()
 
 
 # Where masks come from ----------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class Head(nn.Module):
     noise_size: int  # random numbers a sample takes
     num_params: int  # outputs of `linear`
     linear: Dense  # which the factory adds: a part of a mixed action has none of its own
-    masked_params: slice | None = None  # where the logits are that a mask of valid actions covers; None: nowhere
+    masked_params: slice | None = None  # the logits that a mask of valid actions covers; None: all parameters are
     has_mask = False  # observations say which actions are valid
 
     def forward(self, features: Tensor) -> Tensor:
@@ -48,18 +48,15 @@ class Head(nn.Module):
         """Observations will say which actions are valid."""
         self.has_mask = True
 
-    def masked(self, params: Tensor, mask: Tensor) -> Tensor:
-        """The parameters, changed in place so that no action is drawn whose place in `mask` is 0.
+    def masked(self, params: Tensor, ruled_out: Tensor) -> Tensor:
+        """The parameters, changed in place so that no action is drawn whose place in `ruled_out` is 1, not 0.
 
         Their logits become so low that probabilities are exactly 0, and so are the gradients; −∞ would make NaN
-        of both. Where all are masked, which only a row without an agent may be, all stay alike.
+        of both. Where all are ruled out, which only a row without an agent may be, all stay nearly alike.
         """
-        assert self.masked_params is not None
-        valid = mask.to(params.dtype)
-        if self.masked_params != slice(0, self.num_params):
-            valid = F.pad(valid, (self.masked_params.start, self.num_params - self.masked_params.stop), value=1.0)
-        # params where valid, else the logit; a third of the time of a comparison and a fill.
-        return params.mul_(valid).add_(valid - 1, alpha=-MASKED_LOGIT)
+        logits = params if self.masked_params is None else params[..., self.masked_params]
+        logits.add_(ruled_out, alpha=MASKED_LOGIT)
+        return params
 
     @abstractmethod
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -215,7 +212,7 @@ class CategoricalHead(StochasticHead):
         super().__init__()
         self.choices = choices
         self.action_size, self.noise_size = len(choices), sum(choices)
-        self.num_params, self.masked_params = sum(choices), slice(0, sum(choices))
+        self.num_params = sum(choices)
         self.squeeze = squeeze
         self.register_buffer("start", torch.tensor(start))
         # Where each choice begins when all lie side by side; not part of what is learned.
@@ -245,14 +242,15 @@ class CategoricalHead(StochasticHead):
         if not params.is_cpu or params.shape[-1] < _MANY_CHOICES or params.numel() < _MANY_NUMBERS:
             return F.log_softmax(params, -1)
         z = params - params.amax(-1, keepdim=True)
-        e = z.clamp(min=_LOWEST_LOG).exp_() if self.has_mask else z.exp()
+        e = z.clamp_min(_LOWEST_LOG).exp_() if self.has_mask else z.exp()
         return z.sub_(e.sum(-1, keepdim=True).log_())
 
     def _probs(self, log_p: Tensor) -> Tensor:
         """exp; but where it would underflow, as for every masked action, it is slow: those are set to 0."""
         if not self.has_mask:
             return log_p.exp()
-        return F.threshold(log_p.clamp(min=_LOWEST_LOG).exp_(), _SMALLEST, 0.0)
+        p = log_p.clamp_min(_LOWEST_LOG).exp_()
+        return F.threshold(p, _SMALLEST, 0.0, inplace=not p.requires_grad)
 
     def _chosen(self, action: Tensor) -> Tensor:
         """[n, choices] positions of the chosen entries in the side-by-side layout."""

@@ -1,6 +1,7 @@
 """Running mean and variance of observations, kept inside the policy so that nothing can forget them."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +12,8 @@ REPLAY_LIMITS = (5.0, 1e-2)  # clip and floor where learning draws from a replay
 class ObsNormalizer(nn.Module):
     """Standardises observations by moments in float64, merged batch by batch (Chan et al. 1979).
 
-    With a `floor`, no standard deviation counts as less. The last `as_they_are` numbers, a mask of actions, are
-    not changed.
+    With a `floor`, no standard deviation counts as less. The last `mask` numbers, a mask of valid actions, become
+    1 where an action is ruled out and 0 where it is valid: so a head masks its logits in one call.
     """
 
     count: Tensor
@@ -21,18 +22,27 @@ class ObsNormalizer(nn.Module):
     _shift: Tensor
     _scale: Tensor
 
-    def __init__(
-        self, shape: tuple[int, ...], clip: float = 10.0, floor: float = 0.0, as_they_are: int = 0
-    ) -> None:
+    def __init__(self, shape: tuple[int, ...], clip: float = 10.0, floor: float = 0.0, mask: int = 0) -> None:
         super().__init__()
         self.clip, self.floor = clip, floor
-        self.changed = shape[0] - as_they_are
+        self.mask_start = shape[0] - mask
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("m2", torch.zeros(shape, dtype=torch.float64))  # Σ (x − mean)²
         # float32 copies for the hot path; they change only in `update`.
         self.register_buffer("_shift", torch.zeros(shape))
         self.register_buffer("_scale", torch.ones(shape))
+        self._turn_mask()
+
+    def _turn_mask(self) -> None:
+        """(mask − 1) · −1"""
+        self._shift[self.mask_start :] = 1.0
+        self._scale[self.mask_start :] = -1.0
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Older checkpoints hold a shift and a scale that leave the mask as it is."""
+        super()._load_from_state_dict(*args, **kwargs)
+        self._turn_mask()
 
     def forward(self, obs: Tensor) -> Tensor:
         return ((obs - self._shift) * self._scale).clamp(-self.clip, self.clip)
@@ -54,8 +64,7 @@ class ObsNormalizer(nn.Module):
         else:
             # An input that never changes carries nothing; dividing by its rounding noise would make it loud.
             self._scale.copy_(torch.where(variance > 1e-10, (variance + 1e-8).rsqrt(), 1.0))
-        self._shift[self.changed :] = 0.0
-        self._scale[self.changed :] = 1.0
+        self._turn_mask()
 
     def _merge(self, batch: Tensor) -> None:
         n, mean = batch.shape[0], batch.mean(dim=0)

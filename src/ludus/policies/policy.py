@@ -64,10 +64,11 @@ class Policy(nn.Module):
         self.rows = obs_space if isinstance(obs_space, RowSpace) else None  # where observations have parts
         self.has_images = any(part.kind == "image" for part in parts_of(obs_space))
         self.mask = None if self.rows is None else self.rows.mask
-        start, size = (0, 0) if self.mask is None else (self.mask.start, self.mask.size)
-        self._mask_columns = slice(start, start + size)
         self.inputs = numbers_in(obs_space)
         self.normalizer = self._make_normalizer()
+        masked = 0 if self.mask is None else self.mask.size
+        self._widths = (self.inputs, masked)  # of what is seen of a row, and of its mask
+        self._turns_mask = self.keeps_inputs  # where preparing a row does so
         trunk = self._make_trunk(two_encoders, network)
         # A plain attribute: looking a module up in a module costs as much as a small kernel.
         object.__setattr__(self, "trunk", trunk)
@@ -76,11 +77,11 @@ class Policy(nn.Module):
     trunk: Trunk
 
     def _make_normalizer(self, clip: float = 10.0, floor: float = 0.0) -> ObsNormalizer | None:
-        """Of vectors; images are seen as they are, and so is a mask."""
+        """Of vectors and, where no images lie between, of the mask; images are seen as they are."""
         if not self.config.normalize_obs or self.inputs == 0:
             return None
         masked = 0 if self.mask is None or self.has_images else self.mask.size
-        return ObsNormalizer((self.inputs + masked,), clip, floor, as_they_are=masked)
+        return ObsNormalizer((self.inputs + masked,), clip, floor, masked)
 
     def _make_trunk(self, two_encoders: bool, network: MakeNetwork | None) -> Trunk:
         if network is None:
@@ -161,16 +162,27 @@ class Policy(nn.Module):
             rows = self.rows if self.has_images else None
             self.normalizer.update(obs if rows is None else rows.numbers_of(obs) for obs in parts)
 
-    def params_of(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def params_of(self, x: Prepared, state: Tensor) -> tuple[Tensor, Tensor]:
         """The head's parameters, and the new state."""
-        features, state = self.trunk.act(x, state)
-        return self.masked(self.head(features), x), state
+        seen, ruled_out = self.apart(x)
+        features, state = self.trunk.act(seen, state)
+        return self.masked(self.head(features), ruled_out), state
 
-    def masked(self, params: Tensor, x: Prepared) -> Tensor:
-        """The head's parameters, in which actions are ruled out that the observation says are not valid."""
+    def apart(self, x: Prepared) -> tuple[Any, Tensor | None]:
+        """What a trunk sees of `x`, and [n, choices] 1 where an action is not valid; None: all are."""
         if self.mask is None:
-            return params
-        return self.head.masked(params, x[MASK] if isinstance(x, dict) else x[:, self._mask_columns])
+            return x, None
+        if isinstance(x, dict):
+            return x, 1.0 - x[MASK]
+        if self.has_images:
+            assert self.rows is not None
+            return x, 1.0 - self.rows.part_of(x, self.mask)
+        seen, mask = x.split_with_sizes(self._widths, 1)
+        return seen, mask if self._turns_mask else 1.0 - mask
+
+    def masked(self, params: Tensor, ruled_out: Tensor | None) -> Tensor:
+        """The head's parameters, changed in place so that no action is drawn that is `ruled_out`."""
+        return params if ruled_out is None else self.head.masked(params, ruled_out)
 
     def act(self, obs: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
         """Actions as the environment takes them, for observations as it gives them: Dict, Tuple, image, number.
@@ -193,8 +205,7 @@ class Policy(nn.Module):
         `obs` are rows, or where these have parts the parts by name, each [n, *shape].
         """
         x = self._prepare_parts(obs) if isinstance(obs, dict) else self.prepare(obs)
-        features, state = self.trunk.act(x, state)
-        params = self.masked(self.head(features), x)
+        params, state = self.params_of(x, state)
         return self.head.to_env(self.head.mode(params)), state
 
     def _prepare_parts(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -46,6 +46,8 @@ class Reader:
         if isinstance(x, dict):
             return torch.cat([x[part.name] for part in self._vectors], 1)
         numbers = _numbers(self.space, x) if self._is_packed else x  # other rows begin with their vectors
+        if numbers.shape[1] == self.numbers:
+            return numbers
         pieces = [numbers[:, columns] for columns in self._columns]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
 

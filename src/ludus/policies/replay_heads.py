@@ -97,7 +97,7 @@ class GreedyHead(Head):
         super().__init__()
         self.start = start
         self.action_size, self.noise_size = 1, choices + 1
-        self.num_params, self.masked_params = choices, slice(0, choices)
+        self.num_params = choices
         self.linear = Dense(features, choices)
         self.register_buffer("epsilon", torch.tensor(0.05))  # set by the algorithm
 
@@ -112,9 +112,9 @@ class GreedyHead(Head):
         choices = self.linear.out_features
         return torch.randint(choices, (*shape, 1), generator=generator, device=generator.device).float()
 
-    def masked(self, params: Tensor, mask: Tensor) -> Tensor:
-        """As of other heads; but where nothing is valid, as after a last step, no value is ruled out."""
-        blocked = (mask == 0) & (mask != 0).any(-1, keepdim=True)
+    def masked(self, params: Tensor, ruled_out: Tensor) -> Tensor:
+        """As of other heads; but where nothing is valid, as after a last step, all values stay."""
+        blocked = (ruled_out != 0) & (ruled_out == 0).any(-1, keepdim=True)
         return params.masked_fill_(blocked, MASKED_LOGIT)
 
     def mode(self, params: Tensor) -> Tensor:

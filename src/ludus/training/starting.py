@@ -80,9 +80,7 @@ def _take(checkpoint: Path, name: str, model: Any) -> _Taken:
     if name != "policy" and not all(fits.values()):  # a reward has units, which are those of its whole network
         fits = dict.fromkeys(fits, False)
     taken = [key for layer, keys in layers.items() if fits[layer] for key in keys]
-    with torch.no_grad():
-        for key in taken:
-            own[key].copy_(saved[key])
+    model.load_state_dict({key: saved[key] for key in taken}, strict=False)
     new = tuple(f"{layer} ({_change(keys, saved, own)})" for layer, keys in layers.items() if not fits[layer])
     others = dict.fromkeys(_layer_of(key) for key in saved if key not in own)
     unused = tuple(layer for layer in others if layer not in layers and layer != "head")

@@ -84,7 +84,7 @@ class ReplayCollector:
             return drawn
         x = policy.prepare(obs)
         if at_random:  # among the valid actions: the first of the noise is DQN's, whether to explore
-            return policy.head.mode(policy.masked(drawn[:, 1:], x))
+            return policy.head.mode(policy.masked(drawn[:, 1:], policy.apart(x)[1]))
         params, _ = policy.params_of(x, policy.start(0))
         return policy.head.sample(params, drawn)
 
