@@ -1,6 +1,7 @@
 """`RUN@100000`: a checkpoint of a run, wherever a run is named."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -227,3 +228,19 @@ def test_a_number_of_checkpoints_that_makes_no_sense_is_refused(keep: Any, tmp_p
             "gym:CartPole-v1", tmp_path / "run", console=Console("quiet"), overrides={"checkpoint.keep": keep}
         )
     assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_is_no_run_is_answered_with_the_newest_run_near_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match=r"no run folder nowhere\. 'ludus train' makes one"):
+        read_address("nowhere")
+    for age, name in enumerate(("new", "old")):
+        file = tmp_path / "runs/gym-CartPole-v1" / name / "config.yaml"
+        file.parent.mkdir(parents=True)
+        file.touch()
+        os.utime(file, (1_000 - age, 1_000 - age))
+    for wrong in ("nowhere", "runs", "runs/gym-CartPole-v1", "runs/gym-CartPole-v1/nwe@best"):
+        with pytest.raises(CheckpointError, match=r"The newest run in runs\S*: runs/gym-CartPole-v1/new$"):
+            read_address(wrong)

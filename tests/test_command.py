@@ -235,3 +235,18 @@ def test_an_exception_of_a_users_code_is_told_with_its_line(
     assert done.returncode == 2, done.stderr
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("kuka-pick-place", "Did you mean 'ludus train kuka-pick-place'?"),
+        ("tran kuka-pick-place", "Did you mean 'train'?"),
+        ("train kuka", "Did you mean 'kuka-pick-place' or 'kuka-sb3'"),
+        ("train gymnasium:CartPole-v1", "Did you mean 'gym:CartPole-v1'?"),
+        ("train gym:CartPole-v1 --device gpu", "--device gpu: take cpu, or cuda for an NVIDIA GPU"),
+    ],
+)
+def test_a_typo_is_answered_with_what_is_meant(line: str, told: str) -> None:
+    done = run(ludus_command(*line.split()))
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr

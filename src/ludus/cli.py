@@ -54,11 +54,18 @@ def _answer() -> None:
         print(f"ludus {__version__}")
         return
     if arguments[0] not in COMMANDS:
-        _fail(f"There is no command {arguments[0]!r}.{did_you_mean(arguments[0], COMMANDS)} "
+        _fail(f"There is no command {arguments[0]!r}.{_meant(arguments[0])} "
               "'ludus --help' shows them all.")  # fmt: skip
     quiet = "--quiet" in sys.argv and not _SHOWN_WHOLE & set(arguments)
     with _debugging("--debug" in sys.argv), _last_line_alone() if quiet else contextlib.nullcontext():
         _run(*arguments)
+
+
+def _meant(word: str) -> str:
+    """A verb of a similar name; or the training of what is named without one."""
+    from ludus.commands.training import is_preset
+
+    return f" Did you mean 'ludus train {word}'?" if is_preset(word) else did_you_mean(word, COMMANDS)
 
 
 def run_verb(verb: str, arguments: list[str]) -> None:

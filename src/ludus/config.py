@@ -146,7 +146,7 @@ class TrainConfig:
         check_fields(self)
         if self.device.partition(":")[0] not in ("cpu", "cuda"):  # torch knows more, but not all work there
             raise ConfigError(
-                f"--device {self.device} is neither cpu nor cuda; 'ludus doctor' shows what is here."
+                f"--device {self.device}: take cpu, or cuda for an NVIDIA GPU; 'ludus doctor' shows what is here."
             )
         if self.env.num_envs % self.groups:
             raise ConfigError(

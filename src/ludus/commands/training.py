@@ -35,14 +35,14 @@ def _split_preset(arguments: list[str]) -> tuple[str, list[str]]:
     """The preset, wherever it stands among the flags, and the rest; empty where there is none."""
     words = [i for i, word in enumerate(arguments) if not word.startswith("-")]
     alone = [i for i in words if i == 0 or not arguments[i - 1].startswith("-") or "=" in arguments[i - 1]]
-    known = [i for i in words if _is_preset(arguments[i]) and (i == 0 or arguments[i - 1] not in _TAKES_TEXT)]
+    known = [i for i in words if is_preset(arguments[i]) and (i == 0 or arguments[i - 1] not in _TAKES_TEXT)]
     places = [i for i in alone if i in (0, *known)] or known or alone
     if not places:
         return "", arguments
     return arguments[places[0]], arguments[: places[0]] + arguments[places[0] + 1 :]
 
 
-def _is_preset(word: str) -> bool:
+def is_preset(word: str) -> bool:
     return word in preset_summaries() or word.partition(":")[0] in OPEN_KINDS
 
 

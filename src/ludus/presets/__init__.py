@@ -67,13 +67,21 @@ def _instead_of(name: str) -> str:
     import gymnasium
 
     prefix, _, rest = name.partition(":")
+    if prefix == "gymnasium":
+        return f" Did you mean 'gym:{rest}'?"
     if rest and (near := did_you_mean(name, (f"{kind}:{rest}" for kind in OPEN_KINDS if _alike(kind, prefix)))):
         return near
     if name in gymnasium.registry or rest:  # the latter names a module and what is in it
         return f" Did you mean 'gym:{name}'?"
     kinds = ", ".join(f"{kind}:…" for kind in OPEN_KINDS)
-    found = did_you_mean(name, preset_summaries()) or _meant_in_gymnasium(name, gymnasium.registry)
+    presets = preset_summaries()
+    begun = _listed([preset for preset in presets if preset.startswith(f"{name}-")])  # 'kuka' of kuka-pick-place
+    found = begun or did_you_mean(name, presets) or _meant_in_gymnasium(name, gymnasium.registry)
     return f"{found} 'ludus list' shows them all; environments of other packages are {kinds}."
+
+
+def _listed(presets: list[str]) -> str:
+    return f" Did you mean {' or '.join(map(repr, presets))}?" if presets else ""
 
 
 def _alike(kind: str, prefix: str) -> bool:

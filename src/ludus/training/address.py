@@ -3,6 +3,7 @@
 Paths into a run are read as the same: `RUN/final`, `RUN/checkpoints/best`, `RUN/checkpoints/step_000100000`.
 """
 
+import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -53,13 +54,28 @@ def read_address(run: str | os.PathLike[str]) -> Address:
     address = Address(folder, which or getattr(run, "which", ""))
     try:
         if not folder.exists():
-            raise CheckpointError(f"There is no run folder {folder}.")
+            raise CheckpointError(f"There is no run folder {folder}.{_runs_near(folder)}")
         if not _is_run(folder):
-            raise CheckpointError(f"{folder} is not a run of Ludus: it has no {CONFIG}.")
+            raise CheckpointError(f"{folder} is not a run of Ludus: it has no {CONFIG}.{_runs_near(folder)}")
         refuse_strange_files(folder)
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be read: {error.strerror}.") from error
     return address
+
+
+_MOST_SEARCHED = 1_000  # runs, of which the newest is named
+
+
+def _runs_near(folder: Path) -> str:
+    """The newest runs in a folder that is none, or beside one that is not there, or in runs/."""
+    around = [place for place in (folder, *folder.parents[:-1]) if place.is_dir()]  # not the present folder
+    for place in dict.fromkeys((*around[:1], Path("runs"))):
+        # A run lies at most four folders below, runs/gym-ALE/Pong-v5/DATE; more would take long in a home folder.
+        found = (file for depth in range(1, 5) for file in place.glob("*/" * depth + CONFIG))
+        runs = sorted(itertools.islice(found, _MOST_SEARCHED), key=lambda file: -file.stat().st_mtime)
+        if runs:
+            return f" The newest run in {place}: {runs[0].parent}"
+    return " 'ludus train' makes one, in runs/."
 
 
 def _read(path: Path) -> Address:
