@@ -21,7 +21,7 @@ from ludus.envs.vec import derive_seed
 from ludus.policies.factory import make_actor_critic
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
-from ludus.training.loop import PRECISIONS, find_device
+from ludus.training.device import PRECISIONS, find_device
 from ludus.training.ram import size
 
 NETWORKS = {

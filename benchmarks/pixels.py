@@ -20,7 +20,7 @@ from ludus.algorithms.on_policy.job import OnPolicyJob
 from ludus.algorithms.registry import make_job
 from ludus.presets import find_preset
 from ludus.runs import evaluate_run
-from ludus.training.loop import PRECISIONS, find_device
+from ludus.training.device import PRECISIONS, find_device
 
 
 def seconds(work: Callable[[], object], times: int, device: torch.device) -> float:

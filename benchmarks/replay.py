@@ -22,7 +22,7 @@ from ludus.buffers.episodes import EpisodeStore
 from ludus.envs.vec import derive_seed
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
-from ludus.training.loop import PRECISIONS, find_device
+from ludus.training.device import PRECISIONS, find_device
 
 OBS, ACTIONS, EPISODE = 17, 6, 1000  # HalfCheetah
 CASES: dict[str, dict[str, Any]] = {

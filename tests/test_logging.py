@@ -24,6 +24,7 @@ from rich.console import Console as RichConsole
 
 import ludus
 import warm_python
+from ludus.config import Plan
 from ludus.errors import ConfigError, LudusError
 from ludus.show import text
 from ludus.show.console import Console
@@ -33,6 +34,7 @@ from ludus.show.run_state import Course, Level, RunState, quality
 from ludus.show.sinks import Tee
 from ludus.show.tensorboard import TensorBoardSink
 from ludus.show.wandb import WandbSink
+from ludus.training.progress import Progress
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOUR = re.compile(r"\x1b\[[0-9;]*[34]\dm")
@@ -659,6 +661,35 @@ def test_the_note_and_the_iteration_have_their_places_beside_the_levels(monkeypa
     console.state.levels = ()
     console.progress(10_000, "")
     assert _page(monkeypatch, console.state)[3].endswith("iteration 50: R_loss 0.0123 │")
+
+
+def test_progress_tells_every_loop_and_costs_a_few_calls() -> None:
+    plan = Plan(
+        steps_per_iteration=32,
+        batches_per_iteration=4,
+        iterations_per_cycle=2,
+        cycles_per_epoch=3,
+        total_iterations=12,
+    )
+    console = Console("plain", io.StringIO())
+    progress = Progress(console, plan, stages=2)
+    told: list[tuple[list[int], int]] = []
+    for iteration, share, batch in ((9, 0.5, 0), (9, 1.0, 3), (10, 0.25, 3)):
+        progress.begin(iteration, stage=1)
+        progress(share, batch)
+        told.append(([level.done for level in console.state.levels], console.state.step))
+    assert told == [([2, 1, 1, 1, 0], 304), ([2, 1, 1, 1, 3], 320), ([2, 1, 2, 0, 3], 328)]
+    assert [(name, total) for name, _, total in console.state.levels] == [
+        ("stage", 2), ("epoch", 2), ("cycle", 3), ("iteration", 2), ("batch", 4)
+    ]  # fmt: skip
+
+    def tell() -> None:
+        for _ in range(1_000):
+            progress(0.5, 4)
+
+    assert _calls(tell) / 1_000 < 8
+    progress.complete(stage=1)
+    assert all(level.done == level.total for level in console.state.levels)
 
 
 @pytest.mark.parametrize("mode", ["plain", "dashboard", "quiet"])

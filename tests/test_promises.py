@@ -57,7 +57,7 @@ def test_the_batches_of_an_update_are_shown_one_by_one(tmp_path: Path, settings:
     screen = Watched()
     short = {"loop.total_steps": 32, "env.num_envs": 4, "ppo.horizon": 8} | settings | QUIET
     ludus.train("gym:CartPole-v1", tmp_path / "run", console=screen, overrides=short)
-    assert screen.batches == [0] * 8 + [*range(1, 13)] + [12], "eight steps, twelve gradient steps, the end"
+    assert screen.batches == [*range(13), 12], "the rollout, twelve gradient steps, the end"
 
 
 ONCE: Settings = {"loop.epochs": 1, "loop.cycles": 1, "loop.iterations": 1, "train_batches": 1}

@@ -1,8 +1,10 @@
 """A curriculum: other settings before the run's own, and a run that goes on exactly across the change."""
 
 import functools
+import gc
 import json
 import signal
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,17 @@ import yaml
 
 import ludus
 import warm_python
+from ludus.algorithms.on_policy.job import OnPolicyJob
+from ludus.algorithms.replay.online import OffPolicyJob
 from ludus.config_files import from_dict
-from ludus.errors import ConfigError, TrustError
+from ludus.errors import ConfigError, EnvError, TrustError
 from ludus.presets import find_preset
 from ludus.saved_run import trusted_config
 from ludus.show.console import Console
 from ludus.show.report import write_report
 from ludus.stages import read_stages, stages_with_whole_paths
 from ludus.training.checkpoint import checkpoints_in
+from ludus.training.job import Job
 from ludus.training.loop import Trainer
 from stopped_runs import StopAfter, assert_same_run, metric_rows
 from warm_python import ludus_command, python_command
@@ -40,6 +45,7 @@ SAC: dict[str, Any] = QUIET | {
     "replay.batch_size": 8, "replay.capacity": 2000, "replay.longest": 30, "loop.total_steps": 192,
     "loop.iterations": 1, "eval.every": 64, "stages": [SHORT_EPISODES],
 }  # fmt: skip
+ROOM = True  # False: there is no memory for more environments
 JOBS = {"kuka": ("kuka-pick-place", "", KUKA), "sac": ("gym:Pendulum-v1", "sac", SAC)}
 
 
@@ -86,6 +92,48 @@ def test_the_environments_of_the_first_stage_are_those_that_it_sets(tmp_path: Pa
     assert max(places[:3]) < 1e-6 < min(places[3:])
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "part"), [("kuka", OnPolicyJob, "collector"), ("sac", OffPolicyJob, "store")]
+)
+def test_one_job_is_held_at_a_time(
+    name: str, kind: type[Job], part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three are made and tried before the training, and the first again; two follow when stages end."""
+    made: list[Any] = []  # the part of each that takes the most memory
+    held: list[int] = []
+    make = kind.__init__
+
+    def making(job: Any, *arguments: Any, **named: Any) -> None:
+        held.append(sum(one() is not None for one in made))
+        make(job, *arguments, **named)
+        made.append(weakref.ref(getattr(job, part)))
+
+    monkeypatch.setattr(kind, "__init__", making)
+    settings = JOBS[name][2]
+    first = settings["stages"][0]
+    second = first | {"until": settings["loop.total_steps"] - 64}
+    gc.disable()  # else Python may clear by chance what was not let go
+    try:
+        train(name, tmp_path / "run", stages=[first, second])
+    finally:
+        gc.enable()
+    assert held == [0] * 6
+
+
+def test_a_stage_whose_environments_cannot_be_made_ends_the_run_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Trouble(ludus.Callback):
+        def on_evaluation(self, run: Trainer, metrics: dict[str, float]) -> None:
+            monkeypatch.setattr("test_stages.ROOM", False)
+
+    with pytest.raises(EnvError, match="could not be made: MemoryError"):
+        ludus.train(
+            "vec:test_stages:Reached", tmp_path / "run", [Trouble()], Console("quiet"), overrides=_vec(KUKA)
+        )
+    assert [path.name for path in checkpoints_in(tmp_path / "run" / "checkpoints")] == ["step_000000128"]
+
+
 def test_a_stage_ends_when_its_success_is_reached(tmp_path: Path) -> None:
     settings = {**KUKA, "stages": [{"until": {"success": 0.5}, "set": {"env.max_steps": 2}}]}
     folder = ludus.train(
@@ -102,6 +150,8 @@ def _vec(settings: dict[str, Any]) -> dict[str, Any]:
 
 def Reached(num_envs: int) -> Any:  # noqa: N802 (a task by name)
     """Every episode succeeds."""
+    if not ROOM:
+        raise MemoryError
     from test_custom_env import plain
 
     env = plain(num_envs)

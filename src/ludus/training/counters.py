@@ -1,9 +1,10 @@
-"""Where a run is: what every checkpoint counts."""
+"""Where a run is, and which evaluation was its best: what every checkpoint counts."""
 
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+_BEST = ("best_success", "best_reward", "best_step", "best_task")
 # Older checkpoints lack these.
 _NEWER = ("best_task", "epoch_loss", "epoch_batches", "episode_lines", "stage", "stage_passed")
 
@@ -27,6 +28,16 @@ class Counters:
     epoch_loss: float = 0.0  # the sum of those of the present epoch …
     epoch_batches: int = 0  # … and how many they are
     episode_lines: int = 0  # in the log of evaluated episodes
+
+    @property
+    def best(self) -> tuple[Any, ...]:
+        """Success, reward, step and task of the best evaluation."""
+        return tuple(getattr(self, name) for name in _BEST)
+
+    @best.setter
+    def best(self, best: tuple[Any, ...]) -> None:
+        for name, value in zip(_BEST, best, strict=True):
+            setattr(self, name, value)
 
     def saved(self) -> dict[str, Any]:
         """JSON has no infinity, which is where the search for the best begins."""

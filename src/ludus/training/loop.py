@@ -5,7 +5,6 @@ metrics; an epoch ends with an evaluation and a checkpoint. Everything a run is 
 run goes on as if nothing had happened.
 """
 
-import itertools
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -30,7 +29,7 @@ from ludus.files import persistently, write_whole
 from ludus.policies.policy import Policy
 from ludus.show.console import Console
 from ludus.show.machine import Machine
-from ludus.show.run_state import Level, quality
+from ludus.show.run_state import quality
 from ludus.show.sinks import Tee
 from ludus.show.text import duration
 from ludus.stages import Stage, read_stages
@@ -50,19 +49,27 @@ from ludus.training.checkpoint import (
     step_of,
 )
 from ludus.training.counters import Counters, counters_from
+from ludus.training.device import prepare_device
 from ludus.training.evaluator import judged_task
 from ludus.training.forecast import Stopwatch, device_line, disk_line
 from ludus.training.interrupt import Interrupt
 from ludus.training.job import Job
+from ludus.training.progress import Progress
 from ludus.training.ram import short_of_memory
 from ludus.training.run_folder import BEST, CONFIG
 from ludus.training.run_logs import RunLogs
-from ludus.training.staging import Baggage, MakeStage, try_stages
+from ludus.training.saving_times import is_due, saving_lines
+from ludus.training.staging import (
+    Baggage,
+    MakeStage,
+    free_memory,
+    stage_lines,
+    task_number,
+    try_stages,
+    unreached_stages,
+)
 from ludus.training.starting import start_from
 
-PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
-_LEVELS = ("epoch", "cycle", "iteration", "batch")
-_BEST = ("best_success", "best_reward", "best_step", "best_task")  # counters of the best evaluation
 MAX_UNSAVED = 3  # after so many checkpoints in a row that could not be written the training ends
 MAX_ROLLBACKS = 3  # after so many returns to a checkpoint the run is given up
 
@@ -88,16 +95,16 @@ class Trainer:
         for stage in self.stages:
             stage.config.check()
         self.counters = Counters()
-        device = find_device(config.device)
-        torch.set_num_threads(config.torch_threads)
-        torch.set_float32_matmul_precision(PRECISIONS[config.precision])
+        device = prepare_device(config)
         self._make_job: MakeStage = lambda stage: make_job(stage.config, device)
         self._make_sinks, self._keep_folder = make_sinks, keep_folder
         with short_of_memory(config.memory_advice):
+            if len(self.stages) > 1:
+                try_stages(self.stages, self._make_job)
             self.job = self._make_job(self.stages[0])
-            try_stages(self.stages, self.job, self._make_job)
         self._watched = self._watch()
         self.plan = self.job.plan
+        self._progress = Progress(console, self.plan, len(self.stages))
         self._unsaved = 0  # checkpoints in a row that could not be written
         self._logs = RunLogs(run_dir, self.job.batch_loss, console, config.log.every_row)
         self._row_at = (time.perf_counter(), 0)  # when and at which step the last row was written
@@ -139,7 +146,12 @@ class Trainer:
 
     def lines(self) -> list[str]:
         """How long the run takes, when it is saved, and its stages."""
-        return [*self.plan.lines(), *self._checkpoint_lines(), *self._stage_lines()]
+        saving = saving_lines(self.config.checkpoint, self.plan)
+        return [*self.plan.lines(), *saving, *stage_lines(self.stages, self.counters.stage)]
+
+    def unreached_stages(self) -> list[str]:
+        """What to say when the training has ended before its last stage."""
+        return unreached_stages(self.stages, self.counters.stage)
 
     # The loop -----------------------------------------------------------------------------------
     def run(self) -> bool:
@@ -171,7 +183,7 @@ class Trainer:
                 if interrupt.requested or not going:
                     self._save_if_new()
                 if self.complete:
-                    self._show_levels()
+                    self._progress.complete(self.counters.stage)
             except (Exception, KeyboardInterrupt, SystemExit) as error:
                 self._save_emergency(error)
                 raise
@@ -204,7 +216,8 @@ class Trainer:
     def _iteration(self) -> bool:
         """One iteration of the job, and whatever ends with it. False ends the training."""
         plan, done = self.plan, self.counters.iteration
-        metrics = self.job.iteration(done, done / plan.total_iterations, self._show_progress)
+        self._progress.begin(done, self.counters.stage)
+        metrics = self.job.iteration(done, done / plan.total_iterations, self._progress)
         last = done + 1 == plan.total_iterations
         ends_cycle = (done + 1) % plan.iterations_per_cycle == 0 or last
         if (self.job.waits or ends_cycle) and not self._healthy(metrics):
@@ -221,7 +234,7 @@ class Trainer:
             self._logs.end_epoch(self.counters, self.plan)  # before anything is saved
         if ends_cycle:
             going &= self._end_cycle(metrics)
-        save = last or self._checkpoint_due()
+        save = last or is_due(self.config.checkpoint, plan, self.counters.iteration)
         if ends_epoch:
             going &= self._end_epoch(save)
         elif save:
@@ -284,7 +297,7 @@ class Trainer:
 
     def _conclude(self, metrics: dict[str, float], always_save: bool) -> bool:
         """After an evaluation: keep what is the best so far."""
-        before = self._best
+        before = self.counters.best
         better = self._is_better(metrics)
         if better or always_save:
             checkpoint = self._save()
@@ -292,7 +305,7 @@ class Trainer:
                 mark_best(checkpoint)
                 prune(self.checkpoints, self.config.checkpoint.keep)
             elif better:  # not kept, so a later policy need not be better than this one
-                self._best = before
+                self.counters.best = before
         return self._notify("on_evaluation", metrics) if metrics else True
 
     # Stages -------------------------------------------------------------------------------------
@@ -301,26 +314,12 @@ class Trainer:
         """The present one."""
         return self.stages[self.counters.stage]
 
-    def _stage_lines(self) -> list[str]:
-        """The stages of a curriculum, the present one marked; none where there is only one."""
-        told = [f"stage {number}: {stage.told}" for number, stage in enumerate(self.stages, 1)]
-        told[self.counters.stage] += " ←" if self.counters.stage else ""
-        return told if len(told) > 1 else []
-
-    def unreached_stages(self) -> list[str]:
-        """What to say when a training has ended before its last stage."""
-        now, last = self.counters.stage + 1, len(self.stages)
-        if now == last:
-            return []
-        return [f"The training ended in stage {now} of {last}: {self.stage.told}. Its own settings never held."]
-
     def _judge_stage(self, metrics: dict[str, float]) -> None:
         """Whether an evaluation ends the stage; and the number of its task, where there are several."""
         wanted = self.stage.success
         self.counters.stage_passed = wanted > 0 and metrics.get("eval/success_rate", 0.0) >= wanted
-        tasks = [judged_task(stage.config.env) for stage in self.stages[: self.counters.stage + 1]]
         if len(self.stages) > 1:
-            metrics["eval/task"] = 1 + sum(one != other for one, other in itertools.pairwise(tasks))
+            metrics["eval/task"] = task_number(self.stages, self.counters.stage)
 
     def _stage_is_over(self) -> bool:
         steps, last = self.stage.steps, self.counters.stage == len(self.stages) - 1
@@ -341,6 +340,7 @@ class Trainer:
         """The job of the present stage in place of another."""
         self.job.close()
         del self.job  # before another takes as much memory
+        free_memory()
         self.config, self.job = self.stage.config, self._make_job(self.stage)
         self._watch()
 
@@ -384,24 +384,14 @@ class Trainer:
     def _is_better(self, metrics: dict[str, float]) -> bool:
         if not metrics:
             return False
-        better = quality(metrics) > self._best[:2]
+        better = quality(metrics) > self.counters.best[:2]
         if better:
-            self._best = *quality(metrics), self.step, judged_task(self.config.env)
+            self.counters.best = *quality(metrics), self.step, judged_task(self.config.env)
         return better
-
-    @property
-    def _best(self) -> tuple[Any, ...]:
-        """Success, reward, step and task of the best evaluation."""
-        return tuple(getattr(self.counters, name) for name in _BEST)
-
-    @_best.setter
-    def _best(self, best: tuple[Any, ...]) -> None:
-        for name, value in zip(_BEST, best, strict=True):
-            setattr(self.counters, name, value)
 
     def _forget_best(self) -> None:
         """What was the best of another task says nothing about this one; its checkpoint stays while it is new."""
-        self._best = tuple(getattr(Counters(), name) for name in _BEST)
+        self.counters.best = Counters().best
         (self.checkpoints / BEST).unlink(missing_ok=True)
 
     def _write(self, metrics: dict[str, float]) -> None:
@@ -416,56 +406,12 @@ class Trainer:
         self.sinks.write(self.step, {"time/time_elapsed": self.counters.seconds, **final})
         self.sinks.flush()
 
-    def _show_progress(self, share: float, batch: int) -> None:
-        """Within an iteration: so much of its steps and so many of its batches are done."""
-        plan, i = self.plan, self.counters.iteration
-        in_epoch = i % plan.iterations_per_epoch
-        done = (
-            i // plan.iterations_per_epoch,
-            in_epoch // plan.iterations_per_cycle,
-            in_epoch % plan.iterations_per_cycle,
-            batch,
-        )
-        self._show_levels(done)
-        self.console.progress(self.step + round(share * plan.steps_per_iteration), "")
-
-    def _show_levels(self, done: tuple[int, int, int, int] | None = None) -> None:
-        """How many epochs, cycles, iterations and batches of each are done; None: all."""
-        plan = self.plan
-        totals = (plan.epochs, plan.cycles_per_epoch, plan.iterations_per_cycle, plan.batches_per_iteration)
-        levels = [Level(*level) for level in zip(_LEVELS, done or totals, totals, strict=True)]
-        if len(self.stages) > 1:
-            levels.insert(0, Level("stage", self.counters.stage + 1, len(self.stages)))
-        self.console.levels(levels)
-
     def _show_losses(self) -> None:
         losses = self.job.newest_losses() if self.job.waits else None  # else it would wait for a GPU at work
         if losses is not None:
             self._logs.show_losses(losses, self.counters.iteration)
 
     # Saving -------------------------------------------------------------------------------------
-    def _checkpoint_due(self) -> bool:
-        """Whether this is the iteration that is nearest to a step, or ends an epoch, after which to save."""
-        saving, plan, done = self.config.checkpoint, self.plan, self.counters.iteration
-        if saving.every:
-            number = _nearest(done * plan.steps_per_iteration, saving.every)
-            return number > 0 and _nearest(number * saving.every, plan.steps_per_iteration) == done
-        return done % (plan.iterations_per_epoch * max(1, saving.every_epochs)) == 0
-
-    def _checkpoint_lines(self) -> list[str]:
-        """When it is saved, where that was asked for."""
-        saving, plan = self.config.checkpoint, self.plan
-        kept = "all are kept" if saving.keep == "all" else f"the newest {saving.keep} and the best are kept"
-        if saving.every_epochs:
-            epochs = "epoch" if saving.every_epochs == 1 else f"{saving.every_epochs:,} epochs"
-            return [f"checkpoint every {epochs}; {kept}"]
-        if not saving.every:
-            return [f"checkpoint every epoch; {kept}"] if saving.keep == "all" else []
-        steps = plan.steps_per_iteration
-        first = [max(1, _nearest(number * saving.every, steps)) * steps for number in (1, 2, 3)]
-        near = f" (at {', '.join(f'{step:,}' for step in first)} …)" if saving.every % steps else ""
-        return [f"checkpoint every {saving.every:,} {plan.unit}{near}; {kept}"]
-
     def _save(self, whole: bool = True) -> Path | None:
         """The new checkpoint. None if an error that may pass kept it from being written: the training goes on."""
         try:
@@ -496,7 +442,7 @@ class Trainer:
 
     def _save_emergency(self, error: BaseException) -> None:
         """Something broke: keep what was learned. The environments are in an unknown state and start anew."""
-        if isinstance(error, CheckpointError) or self.step == 0:
+        if isinstance(error, CheckpointError) or self.step == 0 or not hasattr(self, "job"):  # of the next stage
             return
         if checkpoint_path(self.checkpoints, self.step).exists() or not self._weights_finite():
             return
@@ -603,24 +549,7 @@ class Trainer:
 
     def close(self) -> None:
         """Give back processes, threads and files."""
-        self.job.close()
+        if hasattr(self, "job"):
+            self.job.close()
         if hasattr(self, "sinks"):
             self.sinks.close()
-
-
-def _nearest(number: int, unit: int) -> int:
-    """How many of `unit` are nearest to a number."""
-    return (2 * number + unit) // (2 * unit)
-
-
-def find_device(name: str) -> torch.device:
-    try:
-        device = torch.zeros(1, device=name).device
-        if device.type == "cuda":
-            torch.cuda.set_device(device)  # streams, graphs and kernels go to the present one
-        return device
-    except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"--device {name} cannot be used here: {reason}; 'ludus doctor' shows what can."
-        ) from error

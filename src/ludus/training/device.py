@@ -1,0 +1,29 @@
+"""Where a run computes, with how many threads and how exactly."""
+
+import torch
+
+from ludus.config import TrainConfig
+from ludus.errors import ConfigError
+
+PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
+
+
+def prepare_device(config: TrainConfig) -> torch.device:
+    """The device of a run, with torch set as its configuration says."""
+    device = find_device(config.device)
+    torch.set_num_threads(config.torch_threads)
+    torch.set_float32_matmul_precision(PRECISIONS[config.precision])
+    return device
+
+
+def find_device(name: str) -> torch.device:
+    try:
+        device = torch.zeros(1, device=name).device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # streams, graphs and kernels go to the present one
+        return device
+    except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"--device {name} cannot be used here: {reason}; 'ludus doctor' shows what can."
+        ) from error
