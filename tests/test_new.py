@@ -4,8 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import mujoco
+import numpy as np
 import pytest
 
+from ludus.envs.mujoco.robot import is_servo, servo_gains, with_servos
 from ludus.errors import ConfigError
 from ludus.scaffold.writing import write_task
 from warm_python import Completed, ludus_command, python_command, run
@@ -135,3 +138,17 @@ def test_a_model_that_is_no_robot_gets_a_sentence(
     with pytest.raises(ConfigError, match=sentence):
         write_task("robot_task", Path("robot.xml"), site)
     assert not (tmp_path / "robot_task").exists()
+
+
+def test_a_motor_gets_a_servo_as_strong_as_itself_that_goes_to_its_target_and_stays() -> None:
+    spec = mujoco.MjSpec.from_string(ARM)
+    gains = servo_gains(spec.compile())
+    model = with_servos(spec, {"shoulder": gains["shoulder"]})
+    assert [is_servo(model, actuator) for actuator in range(2)] == [True, False]  # the other is left as it was
+    np.testing.assert_allclose(model.actuator_forcerange[0], (-20, 20))  # gear × ctrlrange of the motor
+    np.testing.assert_allclose(model.actuator_ctrlrange[0], np.deg2rad((-120, 120)))
+    data = mujoco.MjData(model)
+    data.ctrl[0] = 1.0
+    mujoco.mj_step(model, data, nstep=round(3 / model.opt.timestep))
+    assert abs(data.qpos[0] - 1.0) < 0.1
+    assert abs(data.qvel[0]) < 0.05

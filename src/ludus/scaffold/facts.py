@@ -5,7 +5,16 @@ from pathlib import Path
 
 import mujoco
 
-from ludus.envs.mujoco.robot import control_names, driven_joints, joints_of, name_of, names_of, reachable_points
+from ludus.envs.mujoco.robot import (
+    Gains,
+    control_names,
+    driven_joints,
+    joints_of,
+    name_of,
+    names_of,
+    reachable_points,
+    servo_gains,
+)
 from ludus.errors import ConfigError, did_you_mean, plain_text
 
 _CONTROL_S = 0.04  # seconds that an action lasts, about
@@ -23,6 +32,7 @@ class RobotFacts:
     actuators: tuple[str, ...]
     sensors: tuple[str, ...]
     unlimited: tuple[str, ...]  # actuators without a ctrlrange
+    gains: dict[str, Gains]  # of servos for motors, by joint
     floats: bool  # the first joint is free
     timestep: float
 
@@ -45,6 +55,8 @@ class RobotFacts:
             f"actuators  {_told(self.actuators)}",
             f"sensors    {_told(self.sensors)}",
         ]
+        if self.gains:
+            found.append(f"motors     {_told(tuple(self.gains))}: each gets a servo, whose gains are in the task")
         if self.unlimited:
             found.append(f"no ctrlrange: {_told(self.unlimited)}; their controls are held to ±1. Give them one.")
         return found
@@ -75,6 +87,7 @@ def facts_of(file: Path, site: str = "") -> RobotFacts:
         actuators=tuple(actuators),
         sensors=tuple(names_of(model, mujoco.mjtObj.mjOBJ_SENSOR, model.nsensor)),
         unlimited=tuple(name for name, on in zip(actuators, model.actuator_ctrllimited, strict=True) if not on),
+        gains=servo_gains(model),
         floats=model.njnt > 0 and int(model.jnt_type[0]) == _FREE,
         timestep=float(model.opt.timestep),
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from ludus.envs.mujoco.robot import Gains
 from ludus.errors import ConfigError
 from ludus.scaffold.facts import RobotFacts, facts_of
 
@@ -17,6 +18,10 @@ _TEMPLATES = files("ludus.scaffold") / "templates"
 _ARM = "arm.xml"
 _TOLERANCE = 0.15  # share of what a site reaches, at most half a decimetre
 _LONGEST_NAME = 60
+_LONGEST_LINE = 115
+_ABOUT_SERVOS = (
+    "# A motor gets a servo: its force is stiffness · (target − position) − damping · velocity, within its limits."
+)
 
 
 def write_task(name: str, mjcf: Path | None = None, site: str = "") -> tuple[Path, RobotFacts]:
@@ -97,6 +102,9 @@ def _values(name: str, facts: RobotFacts, mjcf: Path | None) -> dict[str, Any]:
         "control_ms": f"{1000 * facts.control_s:g}",
         "max_steps": facts.max_steps,
         "episode_s": f"{facts.max_steps * facts.control_s:g}",
+        "robot_import": _robot_import(facts),
+        "gains": _gains_expression(facts.gains),
+        "compiled": "with_servos(spec, GAINS)" if facts.gains else "spec.compile()",
         "reach": f"{facts.reach:.2g}",
         "tolerance": f"{min(0.05, _TOLERANCE * facts.reach):.2g}",
         "unseen": 2 if facts.floats else 0,
@@ -122,6 +130,34 @@ def _tuple_expression(names: tuple[str, ...]) -> str:
     if len(line) < 80:
         return f"({line})"
     return "(\n" + "".join(f"    {_quoted(name)},\n" for name in names) + ")"
+
+
+def _gains_expression(gains: dict[str, Gains]) -> str:
+    """Of the servos that motors get; nothing where there are none."""
+    if not gains:
+        return ""
+    lines = [f"    {_quoted(joint)}: Gains({k:.3g}, {d:.3g}),\n" for joint, (k, d) in gains.items()]
+    return f"\n{_ABOUT_SERVOS}\nGAINS = {{\n{''.join(lines)}}}"
+
+
+def _robot_import(facts: RobotFacts) -> str:
+    """As ruff would write it."""
+    names = [
+        "Controls",
+        "Gains",
+        "columns_of",
+        "home_control",
+        "home_of",
+        "ranges_of",
+        "reachable_points",
+        "with_servos",
+    ]
+    absent = [*(() if facts.gains else ("Gains", "with_servos")), *(() if facts.site else ("reachable_points",))]
+    used = [name for name in names if name not in absent]
+    line = f"from ludus.envs.mujoco.robot import {', '.join(used)}"
+    if len(line) <= _LONGEST_LINE:
+        return line
+    return "from ludus.envs.mujoco.robot import (\n" + "".join(f"    {name},\n" for name in used) + ")"
 
 
 def _quoted(text: str) -> str:

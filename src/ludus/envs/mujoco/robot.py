@@ -1,6 +1,7 @@
 """What a task wants to know of a robot's model: its joints, its home pose, its controls and what it can reach."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import gymnasium as gym
 import mujoco
@@ -11,6 +12,8 @@ from torch import Tensor
 _HINGE, _SLIDE = int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE)
 _TRANSMISSIONS_OF_JOINTS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
 UNLIMITED_CONTROL = 1.0  # what a control without a ctrlrange may be, in both directions
+_SERVO_SPEED = 40.0  # rad/s, how quickly a servo goes to its target
+_SERVO_SAG = 0.1  # rad or m, the most that weight pulls it away
 _MOST_TRIES = 100  # poses tried for each reachable point that is wanted
 
 
@@ -134,6 +137,16 @@ def is_servo(model: mujoco.MjModel, actuator: int) -> bool:
     return gain > 0 and bool(np.isclose(bias[1], -gain))
 
 
+def is_motor(model: mujoco.MjModel, actuator: int) -> bool:
+    """Whether the control is the force itself, of a hinge or a slide."""
+    joint = joint_of(model, actuator)
+    bare = (
+        model.actuator_dyntype[actuator] == mujoco.mjtDyn.mjDYN_NONE and not model.actuator_biasprm[actuator].any()
+    )
+    fixed = model.actuator_gaintype[actuator] == mujoco.mjtGain.mjGAIN_FIXED
+    return joint is not None and bool(bare and fixed) and int(model.jnt_type[joint]) in (_HINGE, _SLIDE)
+
+
 def control_units(model: mujoco.MjModel) -> list[str]:
     """What each control is measured in; "" where that is not known."""
     return [_unit_of(model, actuator) for actuator in range(model.nu)]
@@ -155,6 +168,83 @@ def _unit_of(model: mujoco.MjModel, actuator: int) -> str:
         scale = gain * gear
         return force if scale == 1 else f"× {scale:g} {force}"
     return ""
+
+
+# Servos ---------------------------------------------------------------------------------------------
+class Gains(NamedTuple):
+    """Of a servo: force = stiffness · (target − position) − damping · velocity."""
+
+    stiffness: float  # N m/rad or N/m
+    damping: float  # N m s/rad or N s/m
+
+
+def servo_gains(model: mujoco.MjModel, poses: int = 100) -> dict[str, Gains]:
+    """Gains for each motor, by the name of its joint: swift, critically damped, stable at the model's time step.
+
+    They follow from the inertia and the weight that the motor moves, over random poses.
+    """
+    motors = {model.joint(joint_of(model, a)).name: a for a in range(model.nu) if is_motor(model, a)}
+    names = [name for name in motors if name]
+    if not names:
+        return {}
+    inertia, least, weight = _loads(model, names, poses)
+    swift = (inertia * _SERVO_SPEED**2).clip(weight / _SERVO_SAG)
+    stiffness = np.minimum(swift, 0.1 * least / model.opt.timestep**2)  # beyond it an explicit integrator swings
+    own = model.dof_damping[columns_of(model, names)[1].numpy()]  # which the joint has without a servo
+    damping = np.minimum(2 * np.sqrt(stiffness * inertia) - own, 0.5 * least / model.opt.timestep).clip(0.0)
+    return {n: Gains(float(k), float(d)) for n, k, d in zip(names, stiffness, damping, strict=True)}
+
+
+def _loads(model: mujoco.MjModel, joints: Sequence[str], poses: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each joint: its mean inertia, the least while all others move freely, the most force that holds it."""
+    data, generator = mujoco.MjData(model), np.random.default_rng(0)
+    low, high = (bound.numpy() for bound in ranges_of(model, joints))
+    places, dofs = (columns.numpy() for columns in columns_of(model, joints))
+    unit, found = np.eye(model.nv)[dofs], []
+    for _ in range(poses):
+        data.qpos[:] = home_of(model).numpy()
+        data.qpos[places] = generator.uniform(low, high)
+        mujoco.mj_forward(model, data)
+        moved, solved = np.zeros_like(unit), np.zeros_like(unit)
+        for row, direction in zip(moved, unit, strict=True):
+            mujoco.mj_mulM(model, data, row, direction)
+        mujoco.mj_solveM(model, data, solved, unit)
+        found.append(((moved * unit).sum(1), 1 / (solved * unit).sum(1), np.abs(data.qfrc_bias[dofs])))
+    inertia, alone, weight = (np.array(column) for column in zip(*found, strict=True))
+    return inertia.mean(0), alone.min(0), weight.max(0)
+
+
+def with_servos(spec: mujoco.MjSpec, gains: Mapping[str, Gains]) -> mujoco.MjModel:
+    """The model, with a servo in place of the motor of each joint in `gains`, as strong as the motor was.
+
+    A policy that sets forces directly, a few times a second, learns slowly to hold an arm still. One that sets
+    targets, which a servo follows at every time step, learns as quickly as with motors that are servos themselves.
+    """
+    before = spec.compile()  # in radians, whatever the file is in
+    for actuator in spec.actuators:
+        if actuator.target not in gains or actuator.trntype != mujoco.mjtTrn.mjTRN_JOINT:
+            continue
+        limited = actuator.ctrlrange[0] < actuator.ctrlrange[1]
+        most = np.abs(actuator.ctrlrange).max() if limited else UNLIMITED_CONTROL
+        force = most * abs(actuator.gainprm[0] * actuator.gear[0])
+        stiffness, damping = gains[actuator.target]
+        actuator.gear = [1, 0, 0, 0, 0, 0]
+        actuator.gainprm = [stiffness, *[0] * (len(actuator.gainprm) - 1)]
+        actuator.biastype = mujoco.mjtBias.mjBIAS_AFFINE
+        actuator.biasprm = [0, -stiffness, -damping, *[0] * (len(actuator.biasprm) - 3)]
+        actuator.forcelimited, actuator.forcerange = mujoco.mjtLimited.mjLIMITED_TRUE, [-force, force]
+        around = [float(bound[0]) for bound in ranges_of(before, [actuator.target])]
+        actuator.ctrllimited, actuator.ctrlrange = mujoco.mjtLimited.mjLIMITED_TRUE, around
+    return _with_home(spec.compile(), gains)
+
+
+def _with_home(model: mujoco.MjModel, joints: Mapping[str, Gains]) -> mujoco.MjModel:
+    """Keyframes whose controls were forces get the positions that they are about."""
+    for actuator in range(model.nu):
+        joint = joint_of(model, actuator)
+        if joint is not None and model.joint(joint).name in joints:
+            model.key_ctrl[:, actuator] = model.key_qpos[:, model.jnt_qposadr[joint]]
+    return model
 
 
 # Reach ----------------------------------------------------------------------------------------------
