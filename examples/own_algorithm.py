@@ -136,10 +136,10 @@ def adapt(config: TrainConfig) -> A2CTrainConfig:
 A2C_ALGORITHM = ludus.Algorithm("a2c", "Advantage actor-critic.", A2CTrainConfig, A2CJob, adapt)
 
 
-def main(steps: int = 100_000) -> float:
+def main(steps: int = 100_000, episodes: int = 100) -> float:
     run = ludus.train("gym:CartPole-v1", algo=A2C_ALGORITHM, total_steps=steps)
-    score = evaluate_run(run, episodes=100, deterministic=True).summary()["mean_reward"]
-    print(f"mean return of 100 new episodes: {score:.0f} of 500")
+    score = evaluate_run(run, episodes, deterministic=True).summary()["mean_reward"]
+    print(f"mean return of {episodes} new episodes: {score:.0f} of 500")
     return score
 
 

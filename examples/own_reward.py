@@ -21,7 +21,7 @@ def on_its_back(task: SimTask) -> Tensor:
     return task.sim.field("qpos")[:, 2].abs() > torch.pi / 2
 
 
-def main(steps: int = 60_000) -> None:
+def main(steps: int = 60_000, episodes: int = 10) -> None:
     run = ludus.train(
         "half-cheetah",
         env={
@@ -33,7 +33,7 @@ def main(steps: int = 60_000) -> None:
             },
         },
         loop={"total_steps": steps},
-        eval={"every": steps, "episodes": 10},
+        eval={"every": steps, "episodes": episodes},
         log={"report": False},
     )
     last = [row for row in read_metrics(run / "metrics.jsonl") if "eval/mean_reward" in row][-1]

@@ -349,6 +349,8 @@ TOY: Settings = {
     "loop.total_steps": 120 * 64 * 16,
     "eval.every": 10**9,
     "eval.episodes": 64,
+    "eval.stochastic": False,
+    "eval.final_episodes": 0,
     "log.report": False,
     "log.tensorboard": False,
 }

@@ -36,7 +36,7 @@ def test_own_algorithm(steps: int, enough: float, tmp_path: Path, monkeypatch: p
     assert len((EXAMPLES / "own_algorithm.py").read_text().splitlines()) < 150
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    assert importlib.import_module("own_algorithm").main(steps) > enough
+    assert importlib.import_module("own_algorithm").main(steps, episodes=20) > enough
 
 
 def test_own_algorithm_from_the_command_line(tmp_path: Path) -> None:
@@ -66,5 +66,5 @@ def test_own_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     """A reward term and a termination of the user's, and a randomised half-cheetah."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    load_example("own_reward").main(steps=2_048)
+    load_example("own_reward").main(steps=2_048, episodes=1)
     assert "reward/jerk" in capsys.readouterr().out

@@ -206,7 +206,7 @@ def test_dqn_learns_from_images_and_resumes_exactly(tmp_path: Path) -> None:
         "env": {"num_envs": 8, "kwargs": {"see": "both", "masks": "key"}},
         "log": {"report": False},
     }
-    settings |= {"eval": {"every": 4_000, "episodes": 50, "stochastic": False}, "algo": "dqn"}
+    settings |= {"eval": {"every": 4_000, "episodes": 4, "stochastic": False}, "algo": "dqn"}
     small = {"policy.hidden": (32,), "policy.image_features": 32, "loop.total_steps": 512, "eval.every": 256}
     small |= {"replay.warmup": 64, "replay.batch_size": 16}
     assert_resumes_exactly(tmp_path, **settings, overrides=small)
