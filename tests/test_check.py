@@ -166,7 +166,7 @@ def test_gymnasiums_classics_have_no_problems_in_process_and_in_workers(env_id: 
 def test_each_broken_rule_is_found_and_comes_with_a_remedy(cls: type[VecEnv], level: str, what: str) -> None:
     found = [finding for finding in problems(cls) if what in finding.what]
     assert [finding.level for finding in found] == [level]
-    assert found[0].fix
+    assert found[0].fix.endswith(".")
 
 
 def test_a_wild_gymnasium_environment_gets_all_the_warnings_it_deserves(

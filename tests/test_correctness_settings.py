@@ -82,7 +82,7 @@ def test_correctness_05_every_number_of_every_configuration_has_a_range_beside_i
         *((kind, f"env ({name}).") for name, kind in ENV_KINDS.items()),
     ]
     fields = [field for kind, path in kinds for field in numeric_fields(kind, path)]
-    assert len(fields) > 100
+    assert len(fields) > 300
     assert [name for name, hint in fields if not any(isinstance(m, Range) for m in typing.get_args(hint))] == []
 
 
@@ -214,7 +214,7 @@ def test_correctness_09_the_same_in_python_and_in_a_file(
 @pytest.mark.parametrize("preset", ["rrd-mujoco:Pendulum-v1", "rrd-mujoco", "rrd-libero"])
 def test_correctness_14_total_steps_win_over_a_presets_epochs(preset: str) -> None:
     base = find_preset(preset).config
-    assert base.loop.epochs
+    assert base.loop.epochs > 1
     config = apply_overrides(base, {"total_steps": 20_000})
     plan = make_plan(config, 100, 100)
     assert plan.total_steps == 20_000

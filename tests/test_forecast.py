@@ -92,7 +92,7 @@ def test_rows_tell_how_busy_the_processor_is_and_how_much_memory_is_held(tmp_pat
     run = ludus.train("gym:CartPole-v1", tmp_path / "run", console=Console("quiet"), overrides=SHORT | QUIET)
     rows = [row for row in read_metrics(run / "metrics.jsonl") if "loop/cycle" in row]
     assert all(row["system/cpu_percent"] >= 0 for row in rows)
-    assert all(row["system/memory_mb"] > 50 for row in rows)
+    assert min(row["system/memory_mb"] for row in rows) > 150  # torch alone takes more
     assert not any(name.startswith("system/gpu") for name in rows[-1]) or torch.cuda.is_initialized()
 
 

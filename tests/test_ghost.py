@@ -85,7 +85,7 @@ def test_translucent_bodies_are_sent_as_such() -> None:
         scene = MujocoScene(server, ghost_model())
         handles: dict[str, Any] = {group.handle.name: group.handle for group in scene._scene._mesh_groups}
     ghosts = [handle for name, handle in handles.items() if "ghost_" in name]
-    assert ghosts
+    assert len(ghosts) >= 10
     assert all(handle.opacity == pytest.approx(GHOST_COLOUR[3], abs=0.01) for handle in ghosts)
     assert not any(hasattr(handle, "opacity") for name, handle in handles.items() if "ghost_" not in name)
 

@@ -35,7 +35,7 @@ def sentence(path: Path) -> str:
 
 def test_there_are_many_hostile_clips_and_each_is_another(hostile: dict[str, Path]) -> None:
     contents = [path.read_bytes() for path in hostile.values() if path.is_file()]
-    assert len({*contents}) == len(contents) >= 80
+    assert len({*contents}) == len(contents) == 91
 
 
 def test_trust_17_every_hostile_clip_gives_a_sentence_or_is_read(hostile: dict[str, Path]) -> None:

@@ -240,7 +240,6 @@ def test_simulations_that_lack_room_are_told_of_once(algo: str, monkeypatch: pyt
     folder = ludus.train("hopper", "run", console=Console("plain", output), algo=algo, overrides=settings)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     told = [row["rollout/contact_overflow"] for row in rows if "rollout/contact_overflow" in row]
-    assert len(told) >= 2
-    assert set(told) == {3.0}
+    assert told == [3.0] * (3 if algo == "ppo" else 2)
     assert output.getvalue().count("3 simulations had no room for all their contacts") == 1
     assert "constraints" not in output.getvalue()

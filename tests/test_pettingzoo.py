@@ -345,7 +345,7 @@ def test_the_check_finds_broken_rules_of_presence(cls: type[VecEnv], what: str) 
     assert problems(Sparse) == []
     (found,) = [finding for finding in problems(cls) if what in finding.what]
     assert found.level == "error"
-    assert found.fix
+    assert found.fix.endswith(".")
 
 
 # Spaces ---------------------------------------------------------------------------------------------

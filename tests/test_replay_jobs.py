@@ -41,7 +41,8 @@ class Keep(ludus.Callback):
         self.job = run.job
 
 
-QUIET: Settings = {"log.report": False, "log.tensorboard": False, "eval.stochastic": False, "eval.episodes": 20}
+QUIET: Settings = {"log.report": False, "log.tensorboard": False}
+QUIET |= {"eval.episodes": 2, "eval.stochastic": False, "eval.final_episodes": 0}  # a test measures by itself
 SMALL: Settings = QUIET | {
     "policy.hidden": (32, 32),
     "replay.batch_size": 64,
@@ -222,7 +223,7 @@ def test_episodic_reward_pays_the_sum_at_the_end_and_goes_on_exactly_from_its_st
         torch.testing.assert_close(step.reward, torch.where(truth.done, owed, 0.0), rtol=0, atol=1e-5)
         owed[truth.done] = 0.0
         paid.append(step.reward)
-    assert sum(int((reward != 0).sum()) for reward in paid) >= 18
+    assert sum(int((reward != 0).sum()) for reward in paid) == 22  # ends: three or four of each row
     other = EpisodicReward(replay_envs.make_line(6))
     other.reset(9)
     other.load_state(saved)
@@ -270,11 +271,12 @@ TABLE = {"Epoch", "Cycle", "Episodes", "Timesteps", "TimeCost(sec)/train", "Q_lo
 
 def test_sac_on_a_gymnasium_environment_writes_rows_and_tensorboard(pendulum: Path) -> None:
     rows = [row for row in rows_of(pendulum) if "loop/cycle" in row]
+    points = tags(pendulum)
     for name in ("critic_loss", "actor_loss", "q_mean", "entropy", "ent_coef", "skipped_updates"):
         assert np.isfinite(rows[-1][f"train/{name}"])
-        assert tags(pendulum)[f"train/{name}"]
+        assert len(points[f"train/{name}"]) == len([row for row in rows if f"train/{name}" in row])
     assert rows[-1]["rollout/ep_len_mean"] == 200
-    assert any("eval/mean_reward" in row for row in rows_of(pendulum))
+    assert [row["step"] for row in rows_of(pendulum) if "eval/mean_reward" in row] == [800]
     assert not TABLE & rows[-1].keys()  # names of return decomposition
     assert not (pendulum / "R_loss.f32").exists()
 
@@ -283,7 +285,7 @@ def test_a_run_with_a_learned_reward_writes_its_table_and_one_loss_a_batch(rrd_r
     run, keep = rrd_run
     rows = [row for row in rows_of(run) if "loop/cycle" in row]
     assert rows[-1].keys() >= TABLE
-    assert tags(run)["R_loss"]
+    assert tags(run)["R_loss"] == pytest.approx([row["R_loss"] for row in rows])
     assert rows[-1]["Timesteps"] == 5000
     assert 5000 / 20 - 20 <= rows[-1]["Episodes"] <= 5000 / 20 + 10
     losses = np.fromfile(run / "R_loss.f32", "float32")
@@ -302,8 +304,7 @@ def test_few_batches_an_iteration_are_measured_rightly_too(tmp_path: Path) -> No
     settings: Settings = {"sac.alpha": 0.3, "sac.learn_alpha": False, "replay.train_batches": 3}
     run = train("line", tmp_path / "run", "sac", 2000, settings)
     alphas = [row["train/ent_coef"] for row in rows_of(run) if "train/ent_coef" in row]
-    assert alphas == pytest.approx([0.3] * len(alphas))
-    assert alphas
+    assert alphas == pytest.approx([0.3] * 2)
 
 
 @pytest.mark.parametrize("method", ["none", "rd"])
@@ -467,7 +468,7 @@ def test_recorded_actions_are_imitated(tmp_path: Path, file: Path, algo: str) ->
     assert after < 0.6 * before
     last = last_cycle(run)
     assert last["step"] == 1500  # batches
-    assert any("eval/mean_reward" in row for row in rows_of(run))
+    assert [row["step"] for row in rows_of(run) if "eval/mean_reward" in row] == [1500]
     assert np.isfinite(last["train/critic_loss"])
     assert len(evaluate_run(run, 2, True).returns) == 2
 
@@ -505,7 +506,7 @@ def test_dqn_learns_from_recorded_choices_and_refuses_those_the_environment_has_
         more = settings | {"data": str(data)}
         return ludus.train("gym:CartPole-v1", tmp_path / name, (), Console("quiet"), algo="dqn", overrides=more)
 
-    assert rows_of(run("good", [0, 1, 1, 0]))
+    assert rows_of(run("good", [0, 1, 1, 0]))[-1]["step"] == 50  # batches
     with pytest.raises(ConfigError, match=r"The recorded actions \(3 choices\) are not the environment's"):
         run("bad", [0, 1, 2])
 
@@ -536,8 +537,8 @@ def test_a_reward_alone_is_learned_from_recorded_episodes(tmp_path: Path, file: 
     assert len(rows) == len(measures) == 4
     for row in measures:
         assert {"reward/AUC", "reward/R2", "reward/correlation", "TimeCost(sec)/test"} <= row.keys()
-        assert -1 <= row["reward/correlation"] <= 1
-        assert 0 <= row["reward/AUC"] <= 1
+        assert row["reward/AUC"] > 0.7  # 0.5 is chance
+        assert row["reward/R2"] > 0.3
     losses = np.fromfile(run / "R_loss.f32", "float32")
     assert len(losses) == 1600
     assert losses[-400:].mean() < losses[:100].mean() / 2

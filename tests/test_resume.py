@@ -196,8 +196,9 @@ def test_a_second_ctrl_c_leaves_at_once_and_the_run_can_still_be_resumed(tmp_pat
 
     with pytest.raises(KeyboardInterrupt):
         train("cartpole", tmp_path / "run", Impatient())
-    assert newest_intact(tmp_path / "run" / "checkpoints", pytest.fail)
-    resume(tmp_path / "run")
+    assert newest_intact(tmp_path / "run" / "checkpoints", pytest.fail).name == f"step_{10 * 256:09d}"
+    resume(tmp_path / "run", StopAfterCycle(12))
+    assert newest_intact(tmp_path / "run" / "checkpoints", pytest.fail).name == f"step_{12 * 256:09d}"
 
 
 # Stopped in the middle of something -------------------------------------------------------------------
@@ -519,7 +520,7 @@ def test_after_a_rollback_the_metrics_have_no_row_twice(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(PPO, "update", spoil_once)
     folder = train("cartpole", tmp_path / "run", StopAfterCycle(20))
-    assert spoiled
+    assert spoiled == [14]
     assert [row["step"] for row in metric_rows(folder) if "train/policy_gradient_loss" in row] == [
         256 * i for i in range(1, 21)
     ]

@@ -71,7 +71,7 @@ def test_what_stands_does_not_slide(name: str) -> None:
     stands = corners[:, :, 2] < 0.0005
     moves = np.linalg.norm(np.diff(corners[:, :, :2], axis=0), axis=2)
     slides = moves[stands[1:] & stands[:-1]]
-    assert len(slides) > 0
+    assert len(slides) > 2 * len(corners)  # of four corners of two soles each; in the jog the feet are up most
     assert slides.max() * 60 < 0.06  # m/s
 
 

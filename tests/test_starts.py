@@ -64,7 +64,7 @@ def test_no_clip_is_ever_forgotten(floor: float) -> None:
         assert float(weights.shares().min()) >= floor / 3 - 1e-12
         assert float(weights.shares().sum()) == pytest.approx(1.0)
     assert float(weights.shares()[1]) == pytest.approx(floor / 3)  # the floor is all that those have
-    assert float(weights.probability.min()) > 0
+    assert float(weights.probability.min()) == pytest.approx(floor / 3 / 7)  # half a second of 3.5
 
 
 def test_a_hard_clip_is_started_more_often_and_less_so_when_another_becomes_hard() -> None:

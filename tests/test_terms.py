@@ -276,7 +276,7 @@ def test_a_term_is_trained_with_from_python_and_refused_elsewhere(
         "kuka-pick-place", tmp_path / "run", console=Console("quiet"), overrides=KUKA | {"env.rewards": terms}
     )
     assert yaml.safe_load((run / "config.yaml").read_text())["env"]["rewards"] == TERM
-    assert any("rollout/reward/high" in row for row in read_metrics(run / "metrics.jsonl"))
+    assert sum("rollout/reward/high" in row for row in read_metrics(run / "metrics.jsonl")) == 1
     assert "reward/high" in evaluate_run(run, 1, True).summary()  # of this user, on this machine
     monkeypatch.setattr(trust, "_key", lambda make: b"another user's key, thirty-two b")
     with pytest.raises(TrustError, match="'term_modules', and it was not trained by you"):
