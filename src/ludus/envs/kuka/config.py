@@ -20,7 +20,7 @@ class KukaConfig(TermSettings):
     fixed: bool = False
     """Always start the cube and the pad at the same places instead of anywhere on the table."""
     assist: Annotated[float, SHARE] = 0.5
-    """Share of training episodes that start at the cube or with the cube in the hand."""
+    """Share of training episodes that start at the cube, just after it was lost, or with it in the hand."""
     assist_final: Annotated[float, SHARE] = 0.25
     """That share in the last fifth of the training."""
     image_size: Annotated[int, Range(0, 512)] = 0

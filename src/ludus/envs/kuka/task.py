@@ -73,7 +73,7 @@ OBSERVATIONS = {
     "opening": Term(lambda task, rows: task.sight.qpos[:, 7:8] / FINGER_OPEN),
     "grip": Term(lambda task, rows: task.memory["grip"][rows, None]),
     "cube": Term(lambda task, rows: task.sight.qpos[:, 9:12]),
-    "cube_rotation": Term(lambda task, rows: task.cube_matrix[rows][:, :6]),
+    "cube_rotation": Term(lambda task, rows: upright(task.cube_matrix[rows])[:, :6]),
     "cube_velocity": Term(lambda task, rows: task.sight.sensors[:, 6:9]),
     "to_cube": Term(lambda task, rows: task.sight.qpos[:, 9:12] - task.sight.sensors[:, :3]),
     "to_goal": Term(lambda task, rows: task.sight.to_goal),
@@ -87,6 +87,21 @@ COLUMNS = {
     "touch": ("left", "right"),
     **dict.fromkeys(("cube", "cube_velocity", "to_cube", "to_goal", "to_carry", "lag"), "xyz"),
 }
+
+
+def upright(matrix: Tensor) -> Tensor:
+    """[n, 9] the rotation matrices of cubes, taken as the one of the 24 alike that is turned the least.
+
+    A cube that has tipped over looks as before, and is to be grasped as before.
+    """
+    axes = matrix.view(-1, 3, 3)  # columns: those of the cube, in the world
+    up = axes[:, 2].abs().argmax(dim=1, keepdim=True)
+    ahead = axes[:, 0].abs().scatter(1, up, -1.0).argmax(dim=1, keepdim=True)
+    order = torch.cat([ahead, 3 - up - ahead, up], dim=1)
+    sign_up, sign_ahead = axes[:, 2].gather(1, up).sign(), axes[:, 0].gather(1, ahead).sign()
+    handed = 1 - 2 * ((ahead - up) % 3 - 1)  # whether the third axis follows the two others, or its opposite
+    signs = torch.cat([sign_ahead, sign_up * sign_ahead * handed, sign_up], dim=1)
+    return (axes.gather(2, order[:, None].expand_as(axes)) * signs[:, None]).flatten(1)
 
 
 class KukaPickPlace(SimTask):
@@ -109,6 +124,7 @@ class KukaPickPlace(SimTask):
         # A tensor: a recorded step reads it anew.
         self._assist = self._vector((0.0 if evaluation else config.assist,))
         self._evaluation = evaluation
+        self._assists = not evaluation and max(config.assist, config.assist_final) > 0
         self._qpos, self._ctrl = sim.field("qpos"), sim.field("ctrl")
         self._sensors = sim.field("sensordata")
         self.cube_matrix = sim.field("xmat")[:, model.body("cube").id]  # [rows, 9]
@@ -206,6 +222,12 @@ class KukaPickPlace(SimTask):
         hand = torch.where(in_hand[:, None], self._above_table(n), hand)
         cube = torch.where(in_hand[:, None], hand, cube)
         finger = torch.where(in_hand, CUBE_HALF - 0.0005, FINGER_OPEN)  # half a millimetre of squeeze
+        grip = torch.where(in_hand, -1.0, 1.0).to(self.dtype)
+        if self._assists:  # else nothing more is drawn, and evaluations begin as they always have
+            lost = at_cube & (self.uniform(0, 1, n) < 0.5)
+            hand = torch.where(lost[:, None], self._beside(cube), hand)
+            finger = torch.where(lost, self.uniform(0, FINGER_OPEN, n), finger)
+            grip = torch.where(lost, self.uniform(-1, 1, n), grip)
         yaw = torch.where(in_hand, 0.0, self.uniform(-np.pi / 4, np.pi / 4, n) * (not self._config.fixed))
 
         joints = joints_for(hand)
@@ -214,11 +236,10 @@ class KukaPickPlace(SimTask):
         qpos[:, 7:9] = finger[:, None]
         qpos[:, 9:12] = cube
         qpos[:, 12], qpos[:, 15] = torch.cos(yaw / 2), torch.sin(yaw / 2)
-        grip = torch.where(in_hand, -1.0, 1.0).to(self.dtype)
         goal = torch.cat([pad[:, :2], torch.full_like(pad[:, :1], CUBE_ON_PAD)], dim=1)
         return {
             "qpos": qpos,
-            "ctrl": torch.cat([joints, GRIP_FORCE * grip[:, None]], dim=1),
+            "ctrl": torch.cat([joints, torch.where(grip >= 0, GRIP_FORCE, -GRIP_FORCE)[:, None]], dim=1),
             "mocap_pos": pad[:, None],
             "goal": goal,
             "target": hand,
@@ -257,6 +278,14 @@ class KukaPickPlace(SimTask):
 
     def _around(self, cube: Tensor) -> Tensor:
         return cube + self.uniform(-0.008, 0.008, *cube.shape) + self._over_cube
+
+    def _beside(self, cube: Tensor) -> Tensor:
+        """Where a hand is that has lost the cube: over it, or as low as it on the side where there is room."""
+        n, inwards = len(cube), torch.sign(self._table_center[0] - cube[:, 0])
+        low = self.uniform(0, 1, n) < 0.5
+        x = torch.where(low, inwards * self.uniform(0.045, 0.08, n), self.uniform(-0.05, 0.05, n))
+        z = torch.where(low, self.uniform(0.0, 0.05, n), self.uniform(0.045, 0.12, n))
+        return cube + torch.stack([x, self.uniform(-0.05, 0.05, n), z], dim=1)
 
     def _above_table(self, n: int) -> Tensor:
         xy = self._anywhere(n, 1)[:, 0]
