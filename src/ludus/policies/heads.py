@@ -232,18 +232,22 @@ class CategoricalHead(StochasticHead):
             return params.argmax(-1, keepdim=True).float()
         return torch.stack([p.argmax(-1) for p in params.split(self.choices, -1)], -1).float()
 
-    def _log_probs(self, params: Tensor) -> Tensor:
-        """[n, Σ choices] log-probabilities of all choices side by side."""
+    def _log_probs(self, params: Tensor) -> tuple[Tensor, Tensor | None]:
+        """([n, Σ choices] log-probabilities of all choices side by side; their probabilities, if known)."""
         if len(self.choices) == 1:
             return self._log_softmax(params)
-        return torch.cat([self._log_softmax(p) for p in params.split(self.choices, -1)], -1)
+        return torch.cat([self._log_softmax(p)[0] for p in params.split(self.choices, -1)], -1), None
 
-    def _log_softmax(self, params: Tensor) -> Tensor:
+    def _log_softmax(self, params: Tensor) -> tuple[Tensor, Tensor | None]:
         """Torch's takes rows one by one on a CPU, which is slow where they are many and short, but not tiny."""
         if not params.is_cpu or params.shape[-1] < _MANY_CHOICES or params.numel() < _MANY_NUMBERS:
-            return F.log_softmax(params, -1)
+            return F.log_softmax(params, -1), None
         z = params - params.amax(-1, keepdim=True)
-        return z.sub_(self._exp(z).sum(-1, keepdim=True).log_())
+        p = self._exp(z)
+        total = p.sum(-1, keepdim=True)
+        if not self.has_mask:
+            return z.sub_(total.log_()), None
+        return z.sub_(total.log()), p.div_(total)  # dividing costs less than what `_exp` does for masks
 
     def _exp(self, x: Tensor) -> Tensor:
         """On a CPU torch's is ten times slower where it underflows, as for every masked action; 2 ** x is not."""
@@ -261,18 +265,18 @@ class CategoricalHead(StochasticHead):
         return self.score(params, action)[0]
 
     def entropy(self, params: Tensor) -> Tensor:
-        log_p = self._log_probs(params)
-        return -(self._exp(log_p) * log_p).sum(-1)
+        log_p, p = self._log_probs(params)
+        return -((self._exp(log_p) if p is None else p) * log_p).sum(-1)
 
     def score(self, params: Tensor, action: Tensor) -> tuple[Tensor, Saved]:
-        log_p, chosen = self._log_probs(params), self._chosen(action)
-        return log_p.gather(-1, chosen).sum(-1), (log_p, chosen)
+        (log_p, p), chosen = self._log_probs(params), self._chosen(action)
+        return log_p.gather(-1, chosen).sum(-1), (log_p, p, chosen)
 
     def seed_gradient(
         self, saved: Saved, weight: Tensor, share: float | Tensor, entropy_coef: Tensor | None
     ) -> Tensor:
-        log_p, chosen = saved
-        p = self._exp(log_p)
+        log_p, p, chosen = saved
+        p = self._exp(log_p) if p is None else p
         gradient = -weight[:, None] * p  # ∂ log p(a) / ∂ logits = onehot(a) − p
         gradient.scatter_add_(1, chosen, weight[:, None].expand(-1, self.action_size))
         if entropy_coef is not None:  # ∂ H / ∂ logits = −p (log p + H), for each choice apart
