@@ -35,7 +35,7 @@ class Case:
 
 
 CASES = {
-    "kuka": Case("kuka-pick-place", 5, 200, "success_rate", 0.97, 0.90, 0.95),
+    "kuka": Case("kuka-pick-place", 5, 200, "success_rate", 0.98, 0.98, 0.95),
     "kuka-fixed": Case(
         "kuka-pick-place", 3, 200, "success_rate", 0.99, None, None, ("--env.fixed", "--total-steps", "200000")
     ),
