@@ -9,6 +9,7 @@ A mask of valid actions is the last part.
 
 import itertools
 import math
+import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -66,6 +67,7 @@ class RowSpace(spaces.Box):
             parts.append(Part(path, kind, space, tuple(shape), at))
             at += parts[-1].size * (4 if self.packed and kind == "vector" else 1)
         self.parts = tuple(parts)
+        self._places = [(part, slice(part.start, part.start + part.size)) for part in parts]  # where not packed
         names = [part.name for part in parts]
         if len(set(names)) < len(names) or not any(part.kind != "mask" and part.size for part in parts):
             told = "two parts of one name" if len(set(names)) < len(names) else "nothing to see"
@@ -94,9 +96,16 @@ class RowSpace(spaces.Box):
         What does not fit is a ValueError, TypeError or KeyError.
         """
         row = np.zeros(self.shape, self.dtype)
-        for part in self.parts:
-            if part.name not in left_out:
-                self._view(row[None], part)[0] = _numbers_of(_follow(obs, part.path), part)
+        for part, place in self._places:
+            if left_out and part.name in left_out:
+                continue
+            value = _follow(obs, part.path)
+            if self.packed:
+                self._view(row[None], part)[0] = _numbers_of(value, part)
+            elif type(part.space) is spaces.Discrete:  # as `_numbers_of`, without a row of its own
+                row[part.start + _chosen(value, part)] = 1.0
+            else:
+                row[place] = _numbers_of(value, part)
         return row
 
     def _view(self, rows: np.ndarray, part: Part) -> np.ndarray:
@@ -252,17 +261,26 @@ def _at(obs: Any, index: int) -> Any:
 
 def _numbers_of(value: Any, part: Part) -> np.ndarray:
     space = part.space
-    if isinstance(space, spaces.Box | spaces.MultiBinary):
+    if isinstance(space, (spaces.Box, spaces.MultiBinary)):
         array = np.asarray(value)
-        assert space.shape is not None
-        if array.shape != tuple(space.shape):
+        if array.shape != space.shape:
             raise ValueError(f"its part {part.name!r} has shape {array.shape}; its space says {space.shape}")
         if array.dtype.kind not in "fiub":
             raise ValueError(f"its part {part.name!r} is not made of real numbers")
         if part.kind == "image" and not _are_bytes(array):
             raise ValueError(f"its part {part.name!r} is {array.dtype}; its space says {space.dtype}")
-        return (array != 0 if part.kind == "mask" else array).reshape(part.shape)
+        array = array != 0 if part.kind == "mask" else array
+        return array if array.shape == part.shape else array.reshape(part.shape)
     return np.asarray(spaces.flatten(space, value))
+
+
+def _chosen(value: Any, part: Part) -> int:
+    """Which of its choices a part has, counted from 0."""
+    assert isinstance(part.space, spaces.Discrete)
+    chosen = operator.index(value) - int(part.space.start)
+    if not 0 <= chosen < part.size:
+        raise ValueError(f"its part {part.name!r} is {value}; its space says {part.space}")
+    return chosen
 
 
 def _are_bytes(array: np.ndarray) -> bool:

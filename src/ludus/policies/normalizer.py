@@ -56,7 +56,7 @@ class ObsNormalizer(nn.Module):
         """Merge the moments of observations, each part [n, ...]."""
         for part in parts:
             if len(part):
-                self._merge(part.reshape(len(part), *self.mean.shape).double())
+                self._merge(part.reshape(len(part), *self.mean.shape)[:, : self.mask_start].double())
         variance = self.m2 / self.count.clamp(min=1)
         self._shift.copy_(self.mean)
         if self.floor:
@@ -68,7 +68,8 @@ class ObsNormalizer(nn.Module):
 
     def _merge(self, batch: Tensor) -> None:
         n, mean = batch.shape[0], batch.mean(dim=0)
-        total, delta = self.count + n, mean - self.mean
-        self.m2 += (batch - mean).square().sum(dim=0) + delta.square() * (self.count * n / total)
-        self.mean += delta * (n / total)
+        old_mean, m2 = self.mean[: self.mask_start], self.m2[: self.mask_start]
+        total, delta = self.count + n, mean - old_mean
+        m2 += (batch - mean).square().sum(dim=0) + delta.square() * (self.count * n / total)
+        old_mean += delta * (n / total)
         self.count.copy_(total)

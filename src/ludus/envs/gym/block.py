@@ -206,22 +206,27 @@ class EnvBlock(ABC):
         return obs if self._row_space is None else self._row_space.vectors_of(obs)
 
     def _store(self, row: int, obs: Any, info: Any) -> None:
-        where = f"{self.name}: the observation of {self._place(row)} at step {self.tick}"
         if self.of.mask:
             obs = add_mask(obs, self._mask(row, info))
         try:
             array = np.asarray(obs) if self._to_row is None else self._to_row(obs)
         except Exception as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-            raise EnvError(f"{where} does not fit its space: {type(error).__name__}: {why}") from error
+            said = f"does not fit its space: {type(error).__name__}: {why}"
+            raise EnvError(f"{self._observation(row)} {said}") from error
+        if self._row_space is not None:  # which has looked at every part
+            self.rows.obs[row] = array
+            return
         if array.dtype.kind not in "fiub":
-            raise EnvError(f"{where} is not made of real numbers: it is {form_of(obs)}.")
+            raise EnvError(f"{self._observation(row)} is not made of real numbers: it is {form_of(obs)}.")
         if array.shape != self._shape:
-            raise EnvError(f"{where} has shape {array.shape}; its observation space says {self._shape}.")
+            said = f"has shape {array.shape}; its observation space says {self._shape}."
+            raise EnvError(f"{self._observation(row)} {said}")
         if self._may_be_nan or array.dtype == np.uint8:
             self._dtype = array.dtype  # the next of this kind need no second look
         elif not ((array >= 0) & (array <= 255)).all():
-            raise EnvError(f"{where} has {array.dtype} values outside 0 to 255; its space says uint8.")
+            said = f"has {array.dtype} values outside 0 to 255; its space says uint8."
+            raise EnvError(f"{self._observation(row)} {said}")
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and that is told
             self.rows.obs[row] = array
 
@@ -301,6 +306,10 @@ class EnvBlock(ABC):
     def _place(self, row: int) -> str:
         """What messages call a row."""
         return f"row {self._first_env * self.agents_per_env + row}"
+
+    def _observation(self, row: int) -> str:
+        """What messages call what a row shows."""
+        return f"{self.name}: the observation of {self._place(row)} at step {self.tick}"
 
     def _raised(self, env: int, where: str, error: BaseException) -> EnvRaisedError:
         what = tell_exception(error)
