@@ -67,7 +67,7 @@ class RowSpace(spaces.Box):
             parts.append(Part(path, kind, space, tuple(shape), at))
             at += parts[-1].size * (4 if self.packed and kind == "vector" else 1)
         self.parts = tuple(parts)
-        self._places = [(part, slice(part.start, part.start + part.size)) for part in parts]  # where not packed
+        self._places = [_place_of(part) for part in parts]
         names = [part.name for part in parts]
         if len(set(names)) < len(names) or not any(part.kind != "mask" and part.size for part in parts):
             told = "two parts of one name" if len(set(names)) < len(names) else "nothing to see"
@@ -96,16 +96,21 @@ class RowSpace(spaces.Box):
         What does not fit is a ValueError, TypeError or KeyError.
         """
         row = np.zeros(self.shape, self.dtype)
-        for part, place in self._places:
+        for part, place, choices in self._places:  # at every step of every environment: few calls
             if left_out and part.name in left_out:
                 continue
-            value = _follow(obs, part.path)
+            value = obs
+            for key in part.path:
+                value = value[key]
             if self.packed:
                 self._view(row[None], part)[0] = _numbers_of(value, part)
-            elif type(part.space) is spaces.Discrete:  # as `_numbers_of`, without a row of its own
-                row[part.start + _chosen(value, part)] = 1.0
-            else:
+            elif choices is None:
                 row[place] = _numbers_of(value, part)
+            else:
+                chosen = operator.index(value) - choices.start
+                if not 0 <= chosen < len(choices):
+                    raise ValueError(f"its part {part.name!r} is {value}; its space says {part.space}")
+                row[place.start + chosen] = 1.0
         return row
 
     def _view(self, rows: np.ndarray, part: Part) -> np.ndarray:
@@ -189,7 +194,7 @@ def with_mask(raw: gym.Space, size: int) -> gym.Space:
 
 def add_mask(obs: Any, mask: Any) -> dict[str, Any]:
     """An observation of `with_mask(raw, size)`."""
-    return {**obs, MASK: mask} if isinstance(obs, Mapping) else {OBSERVATION: obs, MASK: mask}
+    return {**obs, MASK: mask} if hasattr(obs, "keys") else {OBSERVATION: obs, MASK: mask}
 
 
 def is_image(space: gym.Space) -> bool:
@@ -236,6 +241,14 @@ def _leaves(
             yield from _leaves(child, masks, (*path, key))
 
 
+def _place_of(part: Part) -> tuple[Part, slice, range | None]:
+    """(part, where it is in a row that is not packed, what can be chosen where it is one choice)."""
+    space, place = part.space, slice(part.start, part.start + part.size)
+    if not isinstance(space, spaces.Discrete):
+        return part, place, None
+    return part, place, range(int(space.start), int(space.start) + part.size)
+
+
 def _follow(obs: Any, path: tuple[Any, ...]) -> Any:
     for key in path:
         obs = obs[key]
@@ -272,15 +285,6 @@ def _numbers_of(value: Any, part: Part) -> np.ndarray:
         array = array != 0 if part.kind == "mask" else array
         return array if array.shape == part.shape else array.reshape(part.shape)
     return np.asarray(spaces.flatten(space, value))
-
-
-def _chosen(value: Any, part: Part) -> int:
-    """Which of its choices a part has, counted from 0."""
-    assert isinstance(part.space, spaces.Discrete)
-    chosen = operator.index(value) - int(part.space.start)
-    if not 0 <= chosen < part.size:
-        raise ValueError(f"its part {part.name!r} is {value}; its space says {part.space}")
-    return chosen
 
 
 def _are_bytes(array: np.ndarray) -> bool:
