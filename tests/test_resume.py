@@ -230,6 +230,32 @@ def test_a_callback_that_returns_false_ends_and_saves_and_the_run_can_go_on(
     assert_same_run(folder, straight("cartpole"))
 
 
+def test_a_run_stopped_at_a_step_twice_equals_one_that_never_stopped(
+    tmp_path: Path, straight: Callable[[str], Path]
+) -> None:
+    folder = tmp_path / "run"
+    result = run([*train_command("cartpole", folder), "--stop-at", "3k"])
+    assert result.returncode == 0, "it has done what was asked: a scheduler must not start it again"
+    assert "Stopped at step 3,072, as asked, and saved." in result.stdout
+    assert f"ludus resume {folder}" in result.stdout
+    assert not (folder / "final").exists()
+    with pytest.raises(ConfigError, match="at step 3,072 already"):
+        resume(folder, stop_at=3000)
+    assert ludus.Run(folder).resume(stop_at=5e3, quiet=True) == folder
+    assert newest_intact(folder / "checkpoints", pytest.fail).name == f"step_{20 * 256:09d}"
+    resume(folder)
+    assert_same_run(folder, straight("cartpole"))
+
+
+@pytest.mark.parametrize(("given", "told"), [("0", "at least 1"), ("soon", "'soon' is not a whole number")])
+def test_a_step_to_stop_at_that_is_none_is_refused(given: str, told: str, tmp_path: Path) -> None:
+    result = run([*train_command("cartpole", tmp_path / "run"), "--stop-at", given])
+    assert result.returncode == 2
+    assert result.stderr.startswith("ludus: --stop-at")
+    assert told in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_crash_between_a_checkpoint_and_its_mark_as_the_best_is_repaired(
     tmp_path: Path, straight: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from ludus.config import TrainConfig
 from ludus.envs.config import name_in
 from ludus.envs.given import give_again, name_of_env
 from ludus.envs.vec import VecEnv
-from ludus.errors import did_you_mean
+from ludus.errors import ConfigError, did_you_mean
 from ludus.policies.factory import name_of_network
 from ludus.policies.policy import MakeNetwork, Policy
 from ludus.saved_run import holds_policy, load, run_config, run_folder
@@ -45,6 +45,7 @@ def train(
     network: MakeNetwork | str | None = None,
     network_kwargs: dict[str, Any] | None = None,
     quiet: bool = False,
+    stop_at: float = 0,
     **settings: Any,
 ) -> Run:
     """Train a policy, and return the run.
@@ -60,6 +61,7 @@ def train(
 
     `network`: a `torch.nn.Module` class of your own, made of the shape of one observation and `network_kwargs`.
     `run_dir`: the folder of the run; by default a new one under `runs/`. `quiet`: print warnings alone.
+    `stop_at`: save and stop at the first iteration that reaches this step; `run.resume()` goes on exactly.
     """
     console = _silent(console, quiet)
     name = environment if isinstance(environment, str) else name_of_env(environment)
@@ -67,7 +69,7 @@ def train(
     given = {key: str(read_address(v)) if isinstance(v, Run) else v for key, v in all_given.items()}
     if network is not None:
         given |= {"policy.network": name_of_network(network), "policy.network_kwargs": network_kwargs or {}}
-    return Run(runs.train(name, run_dir, callbacks, console, config, given))
+    return Run(runs.train(name, run_dir, callbacks, console, config, given, _whole(stop_at)))
 
 
 def resume(
@@ -78,20 +80,28 @@ def resume(
     trust: bool = False,
     env: Environment | None = None,
     quiet: bool = False,
+    stop_at: float = 0,
 ) -> Run:
     """Go on with a run exactly where it was: from its newest intact checkpoint, or from its beginning.
 
     `overrides` changes settings: `{"loop.total_steps": 200_000}`. `trust`: import the code that the run names,
     although it was trained by another user or elsewhere. `env`: the environment again, where it was handed over as
-    an object that has no name. `quiet`: print warnings alone.
+    an object that has no name. `quiet`: print warnings alone. `stop_at` as in `ludus.train`.
     """
     if env is not None:
         _hand_over(run_folder(run), env)
-    return Run(runs.resume(run, callbacks, _silent(console, quiet), overrides, trust))
+    return Run(runs.resume(run, callbacks, _silent(console, quiet), overrides, trust, _whole(stop_at)))
 
 
 def _silent(console: Console | None, quiet: bool) -> Console | None:
     return Console("quiet") if quiet and console is None else console
+
+
+def _whole(step: float) -> int:
+    """2e4 is a step as well."""
+    if isinstance(step, bool) or step != int(step):
+        raise ConfigError(f"stop_at is {step!r}; it must be a step of the training.")
+    return int(step)
 
 
 class Curve(NamedTuple):
@@ -241,15 +251,17 @@ class Run(_Path):
         console: Console | None = None,
         overrides: dict[str, Any] | None = None,
         quiet: bool = False,
+        stop_at: float = 0,
     ) -> Run:
         """Go on where the training stopped, or beyond its end, to `total_steps`.
 
         A run that was opened as "runs/cartpole@100000" goes back there first: what came after is set aside.
-        `quiet`: print warnings alone.
+        `quiet`: print warnings alone. `stop_at` as in `ludus.train`.
         """
         more = {} if total_steps is None else {"loop.total_steps": total_steps, "loop.epochs": 0}
         console = _silent(console, quiet)
-        folder = runs.resume(self, callbacks, console, more | (overrides or {}), self._trust)
+        overrides = more | (overrides or {})
+        folder = runs.resume(self, callbacks, console, overrides, self._trust, _whole(stop_at))
         return Run(folder, self._trust) if self.which else self
 
     def _at(self, which: str | int) -> Path:

@@ -71,6 +71,7 @@ def train(
     console: Console | None = None,
     config: TrainConfig | None = None,
     overrides: dict[str, Any] | None = None,
+    stop_at: int = 0,
 ) -> Path:
     """Train a preset or `gym:ID` and return the run's folder; `ludus.train` tells what the others are."""
     refuse_while_importing()
@@ -90,7 +91,7 @@ def train(
     folder = Path(run_dir) if run_dir else _new_folder(Path("runs") / told.replace(":", "-"), config.seed)
     facts = facts_of(preset, config)
     with ExitStack() as held, console or Console() as screen:
-        with closing(_trainer(config, folder, facts, screen, callbacks)) as trainer:
+        with closing(_trainer(config, folder, facts, screen, callbacks, stop_at)) as trainer:
             started = trainer.begin()
             held.enter_context(run_lock(folder))  # settings that do not work have left nothing behind
             _refuse_taken(folder)
@@ -109,11 +110,13 @@ def resume(
     console: Console | None = None,
     overrides: dict[str, Any] | None = None,
     trust: bool = False,
+    stop_at: int = 0,
 ) -> Path:
     """Go on with a run exactly where it was: from its newest intact checkpoint, or from its beginning.
 
     From an earlier one: `RUN@100000`, `RUN@best`. What came after it is set aside as a run of its own.
     `trust`: import the code that the run names, although it was trained by another user or elsewhere.
+    `stop_at`: save and stop at the first iteration that reaches this step; its schedules are not touched.
     """
     address = read_address(run)
     folder = address.folder
@@ -123,7 +126,7 @@ def resume(
         _clear_leftovers(folder)
         checkpoint = _where_to_go_on(address, screen)
         facts = resumed(read_facts(folder) or facts_of(folder.resolve().parent.name, config), config)
-        with closing(_trainer(config, folder, facts, screen, callbacks)) as trainer:
+        with closing(_trainer(config, folder, facts, screen, callbacks, stop_at)) as trainer:
             if checkpoint is None:
                 trainer.begin()
             else:
@@ -132,6 +135,11 @@ def resume(
                 raise ConfigError(
                     f"{folder} is already trained to its {trainer.plan.total_steps:,} {trainer.plan.unit}; "
                     f"give it more with: {_command('resume', folder)} --total-steps {2 * trainer.plan.total_steps}"
+                )
+            if trainer.stopped_as_asked and not trainer.complete:
+                raise ConfigError(
+                    f"{folder} is at step {trainer.step:,} already. Choose a later --stop-at, or go on to its end "
+                    f"with: {_command('resume', folder)}"
                 )
             screen.remember(_metrics_of(folder)[: trainer.counters.metric_rows])
             screen.plan(f"resuming {folder} at {_place(trainer)}", trainer.lines())
@@ -181,7 +189,12 @@ def _set_aside(address: Address, screen: Console, checkpoint: Path) -> None:
 
 
 def _trainer(
-    config: TrainConfig, folder: Path, facts: dict[str, Any], screen: Console, callbacks: Sequence[Callback]
+    config: TrainConfig,
+    folder: Path,
+    facts: dict[str, Any],
+    screen: Console,
+    callbacks: Sequence[Callback],
+    stop_at: int,
 ) -> Trainer:
     def keep_folder() -> bool:
         if (folder / CONFIG).exists():
@@ -190,9 +203,12 @@ def _trainer(
         _create_run(folder, config, facts)
         return False
 
+    if stop_at < 0:
+        raise ConfigError(f"--stop-at is {stop_at}; it must be a step of the training.")
     screen.state.display, make_job = display_of(config.env), find_algorithm(config.algo).job_maker()
     screen.state.every_row = config.log.every_row
-    return Trainer(config, folder, screen, _sinks(folder, config, screen), make_job, callbacks, keep_folder)
+    sinks = _sinks(folder, config, screen)
+    return Trainer(config, folder, screen, sinks, make_job, callbacks, keep_folder, stop_at)
 
 
 class _End(NamedTuple):
@@ -253,7 +269,8 @@ def _finish(trainer: Trainer, end: _End) -> None:
     folder, screen, measured = trainer.run_dir, trainer.console, end.measured
     if not trainer.complete:
         go_on = f"Go on with: {_command('resume', folder)}"
-        screen.finish([f"Stopped at step {trainer.step:,} and saved.", go_on])
+        asked = ", as asked," if trainer.stopped_as_asked else ""
+        screen.finish([f"Stopped at step {trainer.step:,}{asked} and saved.", go_on])
         return
     if trainer.config.log.report and not end.stopped:
         screen.message("Writing the report …")

@@ -62,5 +62,19 @@ def take_option(arguments: list[str], option: str) -> tuple[list[str], str | Non
     return arguments, None
 
 
+def take_number(arguments: list[str], option: str) -> tuple[list[str], int]:
+    """The same of a whole number of at least 1; 0 where it is not given."""
+    rest, text = take_option(arguments, option)
+    if text is None:
+        return rest, 0
+    try:
+        number = read_whole(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}.") from None
+    if number < 1:
+        raise ConfigError(f"{option} is {number}; it must be at least 1.")
+    return rest, number
+
+
 def take_flag(arguments: list[str], flag: str) -> tuple[list[str], bool]:
     return [argument for argument in arguments if argument != flag], flag in arguments

@@ -50,7 +50,7 @@ Prints a script that completes verbs, presets, runs and flags. Once:
   zsh   ludus completion zsh > ~/.zfunc/_ludus      (with fpath+=~/.zfunc before compinit)
   fish  ludus completion fish > ~/.config/fish/completions/ludus.fish"""
 _ALWAYS = ("--quiet", "--debug", "--help")
-_OF_TRAIN = ("--algo", "--config", "--run-dir", "--trust", "--from", "--help-all", *_ALWAYS)
+_OF_TRAIN = ("--algo", "--config", "--run-dir", "--stop-at", "--trust", "--from", "--help-all", *_ALWAYS)
 _CHECKPOINTS = ("best", "final", "newest")
 _MOST_RUNS = 200
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from ludus.algorithms.summaries import algorithm_summaries
-from ludus.commands.arguments import Flag, Verb, call, number_registry, take_flag, take_option
+from ludus.commands.arguments import Flag, Verb, call, number_registry, take_flag, take_number, take_option
 from ludus.commands.environments import presets_text
 from ludus.presets import OPEN_KINDS, find_preset, preset_summaries
 
@@ -50,6 +50,7 @@ def _train(name: str, rest: list[str]) -> None:
     rest, algo = take_option(rest, "--algo")
     rest, file = take_option(rest, "--config")
     rest, run_dir = take_option(rest, "--run-dir")
+    rest, stop_at = take_number(rest, "--stop-at")
     rest, trust = take_flag(rest, "--trust")
     rest, help_all = take_flag(rest, "--help-all")
     base = _base(name, algo or "", Path(file) if file is not None else None, rest, trust)
@@ -73,15 +74,16 @@ def _train(name: str, rest: list[str]) -> None:
         description=(
             f"{find_preset(name).summary} Another --algo ({', '.join(algorithm_summaries())}) brings settings and "
             "defaults of its own. Also: --config FILE (settings from a YAML file, before the flags), --trust "
-            "(import the code that such a file names), --run-dir DIR (where the run goes). The section may be "
-            "left out where no other setting has the name."
+            "(import the code that such a file names), --run-dir DIR (where the run goes), --stop-at STEP (save "
+            "and stop there). The section may be left out where no other setting has the name."
         ),
     )
     config = settle(config, given)
     from ludus.runs import train as train_preset
 
-    folder = train_preset(name, run_dir=run_dir, config=_with_kwargs(config, kwargs | _kwargs_of(config)))
-    _exit_if_incomplete(folder)
+    config = _with_kwargs(config, kwargs | _kwargs_of(config))
+    folder = train_preset(name, run_dir=run_dir, config=config, stop_at=stop_at)
+    _exit_if_incomplete(folder, stop_at)
 
 
 def _base(name: str, algo: str, file: Path | None, words: list[str], trust: bool) -> "TrainConfig":
@@ -164,31 +166,36 @@ def resume(arguments: list[str]) -> None:
     def arguments_of(
         run: tyro.conf.Positional[Path],
         total_steps: int = 0,
+        stop_at: int = 0,
         device: str = "",
         trust: Annotated[bool, Flag] = False,
-    ) -> tuple[Path, int, str, bool]:
+    ) -> tuple[Path, int, int, str, bool]:
         """Go on with a run, exactly where it was.
 
         Args:
             run: Folder of the run; RUN@100000 or RUN@best goes back there and sets aside what came later.
             total_steps: Train to this many steps instead of those planned.
+            stop_at: Save and stop at the first iteration that reaches this step; schedules stay as planned.
             device: Go on here instead: cpu or cuda. All is kept but the random streams, which begin anew.
             trust: Import the code that the run names, though you did not train it on this machine.
         """
-        return run, total_steps, device, trust
+        return run, total_steps, stop_at, device, trust
 
-    run, total_steps, device, trust = call(arguments_of, arguments, "ludus resume")
+    run, total_steps, stop_at, device, trust = call(arguments_of, arguments, "ludus resume")
     from ludus.runs import resume as resume_run
 
     overrides: dict[str, Any] = {"loop.total_steps": total_steps, "loop.epochs": 0} if total_steps else {}
     overrides |= {"device": device} if device else {}
-    _exit_if_incomplete(resume_run(run, overrides=overrides, trust=trust))
+    _exit_if_incomplete(resume_run(run, overrides=overrides, trust=trust, stop_at=stop_at), stop_at)
 
 
-def _exit_if_incomplete(folder: Path) -> None:
-    from ludus.training.run_folder import FINAL, pointed_by
+def _exit_if_incomplete(folder: Path, stop_at: int) -> None:
+    """A run that stopped where it was told to has done what was asked: a scheduler must not start it again."""
+    from ludus.training.run_folder import CHECKPOINTS, FINAL, checkpoint_folders, pointed_by
 
-    if pointed_by(folder / FINAL) is None:
+    newest = [int(path.name.removeprefix("step_")) for path in checkpoint_folders(folder / CHECKPOINTS)][-1:]
+    stopped_as_asked = stop_at > 0 and newest and newest[0] >= stop_at
+    if pointed_by(folder / FINAL) is None and not stopped_as_asked:
         sys.exit(_EXIT_INTERRUPTED)
 
 

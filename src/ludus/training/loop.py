@@ -86,15 +86,20 @@ class Trainer:
         make_job: Callable[[TrainConfig, torch.device], Job],
         callbacks: Sequence[Callback] = (),
         keep_folder: Callable[[], bool] = lambda: True,
+        stop_at: int = 0,
     ) -> None:
-        """`keep_folder` puts back what the run folder lacks, before a checkpoint; False if it had to."""
+        """`keep_folder` puts back what the run folder lacks, before a checkpoint; False if it had to.
+
+        `stop_at`: save and stop at the first iteration that reaches this step; 0: at the end of the plan. The
+        plan, and with it every schedule, stays that of the whole training.
+        """
         self.stages = read_stages(config)
         self.config, self.run_dir, self.console = self.stages[0].config, run_dir, console
         self.callbacks = list(callbacks)
         self._watcher, self._logged = Watcher(self, self.callbacks), Logged()
         for stage in self.stages:
             stage.config.check()
-        self.counters = Counters()
+        self.counters, self.stop_at = Counters(), stop_at
         device = prepare_device(config)
         self._make_job: MakeStage = lambda stage: make_job(stage.config, device)
         self._make_sinks, self._keep_folder = make_sinks, keep_folder
@@ -176,10 +181,11 @@ class Trainer:
                 going = self._notify("on_start")
                 if going and self.counters.evaluation_owed:
                     going = self._end_epoch(save=True)
+                going &= not self.stopped_as_asked
                 while going and self.counters.iteration < plan.total_iterations and not interrupt.requested:
                     while self._stage_is_over():
                         self._enter_next_stage()
-                    going = self._iteration()
+                    going = self._iteration() and not self.stopped_as_asked
                 if interrupt.requested or not going:
                     self._save_if_new()
                 if self.complete:
@@ -213,6 +219,16 @@ class Trainer:
         """Whether there is nothing left to do."""
         return self.counters.iteration >= self.plan.total_iterations and not self.counters.evaluation_owed
 
+    @property
+    def stopped_as_asked(self) -> bool:
+        """Whether the training has come to the step where it was to stop."""
+        return 0 < self.stop_at <= self.step and not self.counters.evaluation_owed
+
+    @property
+    def _goal(self) -> int:
+        """The step at which this training ends."""
+        return min(self.stop_at or self.plan.total_steps, self.plan.total_steps)
+
     def _iteration(self) -> bool:
         """One iteration of the job, and whatever ends with it. False ends the training."""
         plan, done = self.plan, self.counters.iteration
@@ -244,10 +260,10 @@ class Trainer:
     def _tell_time(self) -> None:
         """Once, as soon as a few iterations have shown how long one takes."""
         plan, seconds = self.plan, self._stopwatch.lap(self.job.device)
-        left = plan.total_iterations - self.counters.iteration
+        left = self._goal - self.step
         if seconds is not None and left > 0:
             rate = plan.steps_per_iteration / max(seconds, 1e-9)
-            self.console.message(f"expected time: {duration(left * seconds)} at {rate:,.0f} {plan.unit}/s")
+            self.console.message(f"expected time: {duration(left / rate)} at {rate:,.0f} {plan.unit}/s")
 
     def _end_cycle(self, train: dict[str, Tensor]) -> bool:
         self._log_batches()
@@ -370,7 +386,7 @@ class Trainer:
             "time/iterations": i,
             "time/fps": rate,
             "time/time_elapsed": self.counters.seconds,
-            "time/eta_s": (plan.total_steps - self.step) / max(rate, 1e-9),
+            "time/eta_s": max(0, self._goal - self.step) / max(rate, 1e-9),
             **self.job.timing.shares(seconds),
             **self._machine.metrics(),
         }
