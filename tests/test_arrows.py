@@ -34,14 +34,15 @@ MAP = {
     "stages": "config config_files envs errors",
     "trust": "config envs errors files stages",
     "training": "config envs errors files graphs policies show stages",  # it knows jobs, and no algorithm
+    "listing": "config_files errors files show training",
     "algorithms": "buffers config config_files data declared envs errors graphs policies ranges training trust",
     "setting_names": "algorithms.registry config errors",
     "settings": "algorithms.registry config config_files errors policies setting_names",
     "presets": "algorithms config data.config declared envs errors policies",
-    "saved_run": "algorithms.registry config config_files errors files policies ranges settings training trust",
+    "saved_run": "algorithms.registry config config_files errors policies ranges settings training trust",
     "rewards": "algorithms data errors policies saved_run show training",
     "recording": "data envs errors saved_run",
-    "export": "envs.interface envs.row_space errors files policies saved_run version",
+    "export": "envs.interface envs.row_space errors files policies saved_run training.run_facts version",
     "viewing": "envs errors policies show training",
     "provenance": "config envs errors presets version",
     "measuring": "config config_files envs errors policies presets ranges saved_run show training viewing",
@@ -51,11 +52,11 @@ MAP = {
     "rewards saved_run settings show stages training trust viewing",
     "run": "config envs errors export filming policies rewards runs saved_run show training",
     "commands": "algorithms.registry algorithms.summaries config config_files data declared envs errors export "
-    "files filming measuring motion_viewing presets ranges recording rewards runs saved_run scaffold "
-    "setting_names settings show stages training.run_folder trust",
+    "files filming listing measuring motion_viewing presets ranges recording rewards runs saved_run scaffold "
+    "setting_names settings show stages training.run_facts training.run_folder training.standing trust",
     "cli": "commands errors version",  # of the verbs their names; it imports the file of the one that is used
     "__main__": "cli",
-    "__init__": "algorithms.registry gymnasium_ids nn run runs saved_run training version",
+    "__init__": "algorithms.registry gymnasium_ids listing nn run runs saved_run training version",
 }
 
 # Arrows that close a circle for types alone: nothing is imported when the program runs.

@@ -194,12 +194,13 @@ def test_wandb_resumes_the_same_run_and_logs_by_step(monkeypatch: pytest.MonkeyP
 
     module = types.SimpleNamespace(init=init)
     monkeypatch.setitem(sys.modules, "wandb", module)
-    sink = WandbSink("project", "name", {"seed": 7}, tmp_path / "wandb", resume_id="abc")
+    sink = WandbSink("project", "name", {"seed": 7}, tmp_path / "wandb", "abc", ("a", "b"), "why")
     sink.write(5, {"a": 1.0})
     sink.close()
     options = calls[0][1]
     assert isinstance(options, dict)
     assert (options["id"], options["resume"], sink.run_id) == ("abc", "allow", "abc")
+    assert (options["tags"], options["notes"]) == (["a", "b"], "why")
     assert calls[1:] == [("log", (5, {"a": 1.0})), ("finish", None)]
 
 

@@ -334,8 +334,8 @@ def test_trust_02_the_present_folder_is_not_searched_for_what_ludus_itself_impor
 
 # 3, 4: links ------------------------------------------------------------------------------------------
 LINKED = ["config.yaml", "run.json", "trust.json", "metrics.jsonl", "report.html", "train.lock",
-          "evaluation.json", "episodes.jsonl", "results.json", "R_loss.f32", "tb", "wandb", "nan_dump",
-          "checkpoints"]  # fmt: skip
+          "evaluation.json", "episodes.jsonl", "results.json", "standing.json", "R_loss.f32", "tb", "wandb",
+          "nan_dump", "checkpoints"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LINKED)

@@ -16,6 +16,7 @@ from ludus.version import __version__
 if TYPE_CHECKING:
     from ludus import nn
     from ludus.algorithms.registry import Algorithm, register_algorithm
+    from ludus.listing import RunSummary, list_runs
     from ludus.run import Run, resume, train
     from ludus.runs import make_env
     from ludus.saved_run import load
@@ -27,6 +28,8 @@ _HOMES = {
     "Algorithm": "ludus.algorithms.registry",
     "Callback": "ludus.training.callbacks",
     "Run": "ludus.run",
+    "RunSummary": "ludus.listing",
+    "list_runs": "ludus.listing",
     "load": "ludus.saved_run",
     "make_env": "ludus.runs",
     "nn": "ludus.nn",
@@ -41,7 +44,9 @@ __all__ = [
     "Algorithm",
     "Callback",
     "Run",
+    "RunSummary",
     "__version__",
+    "list_runs",
     "load",
     "make_env",
     "nn",

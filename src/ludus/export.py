@@ -19,7 +19,8 @@ from ludus.envs.row_space import ONLY_PART, Part
 from ludus.errors import ConfigError, LudusError, plain_text
 from ludus.files import temporary_beside
 from ludus.policies.policy import Policy
-from ludus.saved_run import load, read_facts, run_folder
+from ludus.saved_run import load, run_folder
+from ludus.training.run_facts import read_facts
 from ludus.version import __version__
 
 TOLERANCE = 1e-4

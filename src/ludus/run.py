@@ -24,6 +24,7 @@ from ludus.show.console import Console
 from ludus.show.jsonl import read_metrics
 from ludus.training.address import read_address
 from ludus.training.callbacks import Callback
+from ludus.training.run_facts import labels_in, make_labels, read_facts, relabel
 
 Environment = str | type | Callable[..., Any] | gym.Env | VectorEnv | VecEnv
 """What can be trained in: a name, or an object that is an environment or makes one."""
@@ -46,6 +47,9 @@ def train(
     network_kwargs: dict[str, Any] | None = None,
     quiet: bool = False,
     stop_at: float = 0,
+    name: str = "",
+    tags: str | Sequence[str] = (),
+    note: str = "",
     **settings: Any,
 ) -> Run:
     """Train a policy, and return the run.
@@ -60,16 +64,17 @@ def train(
     `ludus.Algorithm`; `config` replaces the preset's own settings.
 
     `network`: a `torch.nn.Module` class of your own, made of the shape of one observation and `network_kwargs`.
-    `run_dir`: the folder of the run; by default a new one under `runs/`. `quiet`: print warnings alone.
+    `run_dir`: the folder of the run; by default a new one under `runs/`, called `name` where that is given.
+    `tags` and `note` are kept in the run, and shown by `ludus runs`. `quiet`: print warnings alone.
     `stop_at`: save and stop at the first iteration that reaches this step; `run.resume()` goes on exactly.
     """
-    console = _silent(console, quiet)
-    name = environment if isinstance(environment, str) else name_of_env(environment)
+    console, labels = _silent(console, quiet), make_labels(name, tags, note)
+    preset = environment if isinstance(environment, str) else name_of_env(environment)
     all_given = settings | (overrides or {})
     given = {key: str(read_address(v)) if isinstance(v, Run) else v for key, v in all_given.items()}
     if network is not None:
         given |= {"policy.network": name_of_network(network), "policy.network_kwargs": network_kwargs or {}}
-    return Run(runs.train(name, run_dir, callbacks, console, config, given, _whole(stop_at)))
+    return Run(runs.train(preset, run_dir, callbacks, console, config, given, _whole(stop_at), labels))
 
 
 def resume(
@@ -177,6 +182,24 @@ class Run(_Path):
             (name, Curve(np.array([step for step, _ in told], np.int64), np.array([value for _, value in told])))
             for name, told in points.items()
         )
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Words to find it by, in `ludus runs --tag`; they can be set."""
+        return labels_in(read_facts(self.path)).tags
+
+    @tags.setter
+    def tags(self, tags: str | Sequence[str]) -> None:
+        relabel(self.path, lambda labels: labels._replace(tags=make_labels(tags=tags).tags))
+
+    @property
+    def note(self) -> str:
+        """Why it was trained, or what came out; it can be set."""
+        return labels_in(read_facts(self.path)).note
+
+    @note.setter
+    def note(self, note: str) -> None:
+        relabel(self.path, lambda labels: labels._replace(note=note))
 
     def policy(self, which: str | int = "", network: MakeNetwork | None = None) -> Policy:
         """A policy of the run, to act with: "best", "final", or that of a step, 100_000.

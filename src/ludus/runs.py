@@ -2,13 +2,12 @@
 
 import importlib.util
 import itertools
-import json
 import shlex
 import sys
 import time
 import warnings
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +29,7 @@ from ludus.measuring import Measured, cast_of, final_episodes, measure_run
 from ludus.policies.fit import refuse_misfit
 from ludus.presets import find_preset
 from ludus.provenance import facts_of, resumed
-from ludus.saved_run import FACTS, holds_policy, load, load_from, read_facts, run_config, trusted_config
+from ludus.saved_run import holds_policy, load, load_from, run_config, trusted_config
 from ludus.settings import apply_overrides
 from ludus.show.console import Console
 from ludus.show.episode_table import ranked_kinds
@@ -49,6 +48,7 @@ from ludus.training.evaluator import Evaluation
 from ludus.training.going_back import set_aside_later
 from ludus.training.interrupt import Interrupt
 from ludus.training.loop import Trainer
+from ludus.training.run_facts import Labels, change_facts, labels_in, put_facts, read_facts
 from ludus.training.run_folder import (
     CHECKPOINTS,
     CONFIG,
@@ -62,6 +62,8 @@ from ludus.training.run_lock import run_lock
 from ludus.training.starting import pinned_address
 from ludus.trust import MARK, is_mark, mark_as_ours, require_trust
 
+_LONGEST_LABELS = 300  # characters of a name, tags and a note at the end of a training
+
 
 # Training ---------------------------------------------------------------------------------------
 def train(
@@ -72,6 +74,7 @@ def train(
     config: TrainConfig | None = None,
     overrides: dict[str, Any] | None = None,
     stop_at: int = 0,
+    labels: Labels = Labels(),  # noqa: B008 (it cannot be changed)
 ) -> Path:
     """Train a preset or `gym:ID` and return the run's folder; `ludus.train` tells what the others are."""
     refuse_while_importing()
@@ -88,9 +91,9 @@ def train(
     if config.log.wandb and importlib.util.find_spec("wandb") is None:  # before anything is written
         raise ConfigError("W&B logging is on, but the package is missing: `pip install 'ludus[wandb]'`.")
     told = told_name(preset)
-    folder = Path(run_dir) if run_dir else _new_folder(Path("runs") / told.replace(":", "-"), config.seed)
-    facts = facts_of(preset, config)
+    facts = labels.facts() | facts_of(preset, config)
     with ExitStack() as held, console or Console() as screen:
+        folder = Path(run_dir) if run_dir else held.enter_context(_new_folder(told, labels.name, config.seed))
         with closing(_trainer(config, folder, facts, screen, callbacks, stop_at)) as trainer:
             started = trainer.begin()
             held.enter_context(run_lock(folder))  # settings that do not work have left nothing behind
@@ -267,10 +270,11 @@ def _metrics_of(folder: Path) -> list[dict[str, float]]:
 
 def _finish(trainer: Trainer, end: _End) -> None:
     folder, screen, measured = trainer.run_dir, trainer.console, end.measured
+    labels = [text] if (text := plain_text(str(labels_in(read_facts(folder))), _LONGEST_LABELS)) else []
     if not trainer.complete:
         go_on = f"Go on with: {_command('resume', folder)}"
         asked = ", as asked," if trainer.stopped_as_asked else ""
-        screen.finish([f"Stopped at step {trainer.step:,}{asked} and saved.", go_on])
+        screen.finish([f"Stopped at step {trainer.step:,}{asked} and saved.", *labels, go_on])
         return
     if trainer.config.log.report and not end.stopped:
         screen.message("Writing the report …")
@@ -284,7 +288,7 @@ def _finish(trainer: Trainer, end: _End) -> None:
     result = [] if measured is None else ["", *result_lines(measured.kept, screen.state.display)]
     if end.stopped:
         result = ["", f"Not measured; that, and the report, follow with: {_command('resume', folder)}"]
-    screen.finish([f"{done} Run folder: {folder}", *_what_next(trainer, measured), *result])
+    screen.finish([f"{done} Run folder: {folder}", *labels, *_what_next(trainer, measured), *result])
 
 
 def _what_next(trainer: Trainer, result: Measured | None) -> list[str]:
@@ -341,7 +345,7 @@ def _refuse_taken(folder: Path) -> None:
         return
     if CONFIG in taken:
         raise ConfigError(
-            f"{folder} already holds a run. Choose another --run-dir, or continue it with: "
+            f"{folder} already holds a run. Choose another --run-dir or --name, or continue it with: "
             f"{_command('resume', folder)}"
         )
     raise ConfigError(
@@ -356,7 +360,7 @@ def _create_run(folder: Path, config: TrainConfig, facts: dict[str, Any]) -> Non
         text = yaml.dump(to_dict(config), Dumper=PlainDumper, sort_keys=False)
         persistently(lambda: mark_as_ours(folder, config))
         persistently(lambda: write_whole(folder / CONFIG, text))
-        persistently(lambda: write_whole(folder / FACTS, json.dumps(facts, indent=1)))
+        put_facts(folder, facts)
     except OSError as error:
         raise ConfigError(
             f"The run folder {folder} cannot be written: {error.strerror}. Choose another with --run-dir."
@@ -371,11 +375,36 @@ def _clear_leftovers(folder: Path) -> None:
             leftover.unlink(missing_ok=True)
 
 
-def _new_folder(parent: Path, seed: int) -> Path:
-    """One that no run of the same second has."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
+@contextmanager
+def _new_folder(told: str, name: str, seed: int) -> Iterator[Path]:
+    """Below runs/: of that name, or by default one that no other training has, however soon it begins.
+
+    It is made at once, so that nobody else takes it, and goes again where the training leaves nothing in it.
+    """
+    parent = Path("runs") / told.replace(":", "-")
+    if name:
+        yield parent / name
+        return
+    folder = _made_folder(parent, f"{time.strftime('%Y%m%d-%H%M%S')}-{seed}")
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):  # a run lies there
+            for place in (folder, *folder.parents[:-1]):
+                place.rmdir()
+
+
+def _made_folder(parent: Path, name: str) -> Path:
     names = itertools.chain([name], (f"{name}-{i}" for i in itertools.count(2)))
-    return next(parent / name for name in names if not (parent / name).exists())
+    with suppress(OSError):  # whoever writes there tells what is wrong
+        parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        folder = parent / next(names)
+        with suppress(OSError):
+            folder.mkdir()
+            return folder
+        if not folder.exists():
+            return folder
 
 
 def _sinks(folder: Path, config: TrainConfig, screen: Console) -> Any:
@@ -403,8 +432,10 @@ def _wandb_sink(folder: Path, config: TrainConfig) -> MetricSink:
     from ludus.show.wandb import WandbSink
 
     facts = read_facts(folder)
-    sink = WandbSink(config.log.wandb, folder.name, to_dict(config), folder / "wandb", facts.get("wandb_id"))
-    write_whole(folder / FACTS, json.dumps(facts | {"wandb_id": sink.run_id}, indent=1))
+    name, tags, note = labels_in(facts)
+    settings, place, before = to_dict(config), folder / "wandb", facts.get("wandb_id")
+    sink = WandbSink(config.log.wandb, name or folder.name, settings, place, before, tags, note)
+    change_facts(folder, lambda now: now | {"wandb_id": sink.run_id})
     return sink
 
 

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 from ludus.algorithms.registry import find_algorithm
 from ludus.config import TrainConfig
 from ludus.config_files import load_shared_config
-from ludus.errors import CheckpointError, LudusError
-from ludus.files import persistently, read_json
+from ludus.errors import CheckpointError
 from ludus.policies.factory import MakePolicy, find_signed_network, refuse_kind
 from ludus.policies.policy import MakeNetwork, Policy
 from ludus.ranges import check_fields
@@ -21,9 +20,6 @@ from ludus.training.run_folder import CHECKPOINTS, CONFIG
 from ludus.trust import require_trust
 
 T = TypeVar("T")
-
-FACTS = "run.json"
-_FACTS_BYTES = 1_000_000
 
 
 def run_folder(run: str | os.PathLike[str]) -> Path:
@@ -48,15 +44,6 @@ def trusted_config(folder: Path, trust: bool) -> TrainConfig:
     config = load_run_config(folder / CONFIG)
     check_fields(config)
     return config
-
-
-def read_facts(folder: Path) -> dict[str, Any]:
-    """run.json; empty where it is lost or damaged, which is no reason to lose the run as well."""
-    try:
-        facts = persistently(lambda: read_json(folder / FACTS, _FACTS_BYTES))
-    except (OSError, LudusError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
 
 
 def holds_policy(folder: Path) -> bool:

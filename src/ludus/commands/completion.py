@@ -50,7 +50,8 @@ Prints a script that completes verbs, presets, runs and flags. Once:
   zsh   ludus completion zsh > ~/.zfunc/_ludus      (with fpath+=~/.zfunc before compinit)
   fish  ludus completion fish > ~/.config/fish/completions/ludus.fish"""
 _ALWAYS = ("--quiet", "--debug", "--help")
-_OF_TRAIN = ("--algo", "--config", "--run-dir", "--stop-at", "--trust", "--from", "--help-all", *_ALWAYS)
+_OF_TRAIN = ("--algo", "--config", "--run-dir", "--name", "--tags", "--note", "--stop-at", "--trust", "--from",
+             "--help-all", *_ALWAYS)  # fmt: skip
 _CHECKPOINTS = ("best", "final", "newest")
 _MOST_RUNS = 200
 
@@ -95,8 +96,12 @@ def _choices(verb: str, before: list[str], started: str) -> Iterable[str]:
     last = before[-1] if before else ""
     if verb == "train":
         return _train_choices(before, last, started)
-    if last in ("--run", "--from"):
+    if last in ("--run", "--from") or (verb == "runs" and before in (["tag"], ["note"])):
         return _runs(started)
+    if verb == "runs" and last in ("--state", "--sort"):
+        from ludus.listing import SORTS, STATES
+
+        return STATES if last == "--state" else SORTS
     file = Path(__file__).with_name(f"{command.family}.py")
     inner = declared_verbs(file, "_VERBS")  # of `ludus motions import`
     if started.startswith("-"):
@@ -109,7 +114,8 @@ def _first_words(takes: str, started: str) -> list[str]:
     listed = takes.split()[0].split("|") if takes else []
     if "ENV" in listed:
         return _environments(started)
-    return [*filter(str.islower, listed), *(_runs(started) if "RUN" in listed else ())]
+    folders = _folders(started) if "[FOLDER]" in listed else {}
+    return [*filter(str.islower, listed), *folders, *(_runs(started) if "RUN" in listed else ())]
 
 
 # Training -----------------------------------------------------------------------------------------------
@@ -185,11 +191,15 @@ def _runs(started: str) -> list[str]:
         return [f"{run}@{which}" for which in (*_CHECKPOINTS, *steps)]
     if not started and (known := [str(file.parent) for file in Path("runs").glob("**/config.yaml")]):
         return sorted(known)[:_MOST_RUNS]
+    return sorted(name if is_run else f"{name}/" for name, is_run in _folders(started).items())
+
+
+def _folders(started: str) -> dict[str, bool]:
+    """Those beside what is typed, and whether they are runs."""
     parent = Path(started if started.endswith("/") else os.path.dirname(started))
     folders = [folder for folder in parent.iterdir() if folder.is_dir() and not folder.name.startswith(".")]
     start = os.path.dirname(started)
-    shown = {os.path.join(start, folder.name): (folder / "config.yaml").exists() for folder in folders}
-    return sorted(name if is_run else f"{name}/" for name, is_run in shown.items())
+    return {os.path.join(start, folder.name): (folder / "config.yaml").exists() for folder in folders}
 
 
 VERBS: dict[str, Callable[[list[str]], None]] = {"completion": completion}

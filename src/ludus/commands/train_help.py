@@ -101,6 +101,7 @@ def _run_lines(config: TrainConfig) -> Iterator[Line]:
     for name in ("seed", "device"):
         yield Line(flag_of(name), value_text(getattr(config, name)), docs[name])
     yield Line("--run-dir", "runs/…", "Where the run goes.")
+    yield Line("--name", "", "Of the run, and of its folder below runs/; also --tags a,b and --note TEXT.")
     yield Line("--stop-at", "", "Save and stop at this step; 'ludus resume' goes on exactly.")
     yield Line("--config", "", "Settings from a YAML file, before the flags.")
     yield Line("--from", "", "Start with the policy of a run or of RUN@100000.")

@@ -12,11 +12,13 @@ from ludus.algorithms.summaries import algorithm_summaries
 from ludus.commands.arguments import Flag, Verb, call, number_registry, take_flag, take_number, take_option
 from ludus.commands.environments import presets_text
 from ludus.presets import OPEN_KINDS, find_preset, preset_summaries
+from ludus.training.run_facts import make_labels
 
 if TYPE_CHECKING:
     from ludus.config import TrainConfig
 
-_TAKES_TEXT = ("--run-dir", "--config", "--algo", "--data", "--from")  # whose value may be named like a preset
+# Whose value may be named like a preset.
+_TAKES_TEXT = ("--run-dir", "--config", "--algo", "--data", "--from", "--name", "--tags", "--note")
 _EXIT_INTERRUPTED = 75  # "temporary failure": the run was saved and can be resumed
 
 
@@ -51,6 +53,10 @@ def _train(name: str, rest: list[str]) -> None:
     rest, file = take_option(rest, "--config")
     rest, run_dir = take_option(rest, "--run-dir")
     rest, stop_at = take_number(rest, "--stop-at")
+    rest, run_name = take_option(rest, "--name")
+    rest, tags = take_option(rest, "--tags")
+    rest, note = take_option(rest, "--note")
+    labels = make_labels(run_name or "", tags or "", note or "")
     rest, trust = take_flag(rest, "--trust")
     rest, help_all = take_flag(rest, "--help-all")
     base = _base(name, algo or "", Path(file) if file is not None else None, rest, trust)
@@ -74,15 +80,16 @@ def _train(name: str, rest: list[str]) -> None:
         description=(
             f"{find_preset(name).summary} Another --algo ({', '.join(algorithm_summaries())}) brings settings and "
             "defaults of its own. Also: --config FILE (settings from a YAML file, before the flags), --trust "
-            "(import the code that such a file names), --run-dir DIR (where the run goes), --stop-at STEP (save "
-            "and stop there). The section may be left out where no other setting has the name."
+            "(import the code that such a file names), --run-dir DIR (where the run goes), --name NAME, "
+            "--tags a,b and --note TEXT (kept in the run), --stop-at STEP (save and stop there). A section may "
+            "be left out where no other setting has the name."
         ),
     )
     config = settle(config, given)
     from ludus.runs import train as train_preset
 
     config = _with_kwargs(config, kwargs | _kwargs_of(config))
-    folder = train_preset(name, run_dir=run_dir, config=config, stop_at=stop_at)
+    folder = train_preset(name, run_dir=run_dir, config=config, stop_at=stop_at, labels=labels)
     _exit_if_incomplete(folder, stop_at)
 
 

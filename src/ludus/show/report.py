@@ -32,6 +32,7 @@ Rows = list[dict[str, float]]
 # Of a page that can be read, whatever a run's files hold.
 _MOST_BYTES = 1_000_000  # of run.json and config.yaml
 _MOST_MOMENTS = 300
+_LABELS = ("name", "tags", "note")  # in run.json
 _MOST_CHARTS, _MOST_FACTS, _LONGEST_FACT, _DEEPEST = 100, 200, 1000, 5
 
 _SMALL = [  # title, metric, of the optimiser
@@ -88,7 +89,7 @@ def write_report(
     facts, trouble = _facts(run_dir)
     title = _shown(facts.get("preset")) or run_dir.resolve().parent.name
     body = [
-        f"<header><h1>{_safe(title)}</h1><p>{_safe(_subtitle(run_dir, facts))}</p></header>",
+        f"<header><h1>{_safe(title)}</h1><p>{_safe(_subtitle(run_dir, facts))}</p>{_labels(facts)}</header>",
         _tiles(rows, display, measured),
         _replays(replays, policy),
         _failures(run_dir, measured),
@@ -515,7 +516,7 @@ def _setting(value: Any) -> str:
 
 def _run_facts(facts: Mapping[str, Any], trouble: str) -> str:
     note = f'<div class="note">{_safe(trouble)}</div>' if trouble else ""
-    told = {name: value for name, value in facts.items() if name != "changed"}
+    told = {name: value for name, value in facts.items() if name not in ("changed", *_LABELS)}
     items = "".join(f"<dt>{_safe(name)}</dt><dd>{_safe(value)}</dd>" for name, value in _flat(told))
     if not items and not note:
         note = '<div class="note">No run.json: versions and machine are not known.</div>'
@@ -562,6 +563,15 @@ def _subtitle(run_dir: Path, facts: Mapping[str, Any]) -> str:
     if "started" in facts:
         parts.append(f"started {_shown(facts['started'])}")
     return " · ".join(parts)
+
+
+def _labels(facts: Mapping[str, Any]) -> str:
+    """What the user calls the run, and says of it."""
+    name, tags, note = (_shown(facts.get(label)) for label in _LABELS)
+    told = " · ".join(
+        part for part in (name, ", ".join(f"#{tag}" for tag in tags.split(", ") if tag), note) if part
+    )
+    return f"<p>{_safe(told)}</p>" if told else ""
 
 
 def _with_one_name(rows: Rows) -> Rows:

@@ -20,6 +20,8 @@ class WandbSink:
         config: dict[str, Any] | None = None,
         dir: Path | str | None = None,
         resume_id: str | None = None,
+        tags: Sequence[str] = (),
+        note: str = "",
     ) -> None:
         try:
             import wandb
@@ -37,6 +39,8 @@ class WandbSink:
                 dir=None if dir is None else str(dir),
                 id=resume_id,
                 resume="allow" if resume_id else None,
+                tags=list(tags) or None,
+                notes=note or None,
             )
         except Exception as error:  # wandb raises many kinds: no login, no network, bad project name …
             raise ConfigError(

@@ -6,6 +6,7 @@ run goes on as if nothing had happened.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -68,6 +69,7 @@ from ludus.training.staging import (
     try_stages,
     unreached_stages,
 )
+from ludus.training.standing import Score, Standing, keep_standing, score
 from ludus.training.starting import start_from
 
 MAX_UNSAVED = 3  # after so many checkpoints in a row that could not be written the training ends
@@ -171,6 +173,7 @@ class Trainer:
         self.console.start(plan.total_steps, self.step, plan.unit)
         self._row_at = (time.perf_counter(), self.step)
         self._since = time.perf_counter() - self.counters.seconds
+        self._keep_standing()
         with Interrupt(self.console.message) as interrupt:
             self._interrupted = lambda: interrupt.requested
             try:
@@ -192,9 +195,12 @@ class Trainer:
                     self._progress.complete(self.counters.stage)
             except (Exception, KeyboardInterrupt, SystemExit) as error:
                 self._save_emergency(error)
+                if isinstance(error, Exception):  # and not a second Ctrl-C
+                    self._keep_standing(failed=plain_text(f"{type(error).__name__}: {error}", 400))
                 raise
             finally:
                 self._notify("on_end")
+        self._keep_standing()
         if self.complete and (left := self._logged.take()):  # after the last row
             self._write(left)
         if self.complete:
@@ -322,7 +328,10 @@ class Trainer:
                 prune(self.checkpoints, self.config.checkpoint.keep)
             elif better:  # not kept, so a later policy need not be better than this one
                 self.counters.best = before
-        return self._notify("on_evaluation", metrics) if metrics else True
+        if not metrics:
+            return True
+        self._keep_standing()
+        return self._notify("on_evaluation", metrics)
 
     # Stages -------------------------------------------------------------------------------------
     @property
@@ -421,6 +430,17 @@ class Trainer:
         final = {f"final/{name}": value for name, value in result.items()}
         self.sinks.write(self.step, {"time/time_elapsed": self.counters.seconds, **final})
         self.sinks.flush()
+        judged = {name: result.get(name, math.nan) for name in ("success_rate", "mean_reward")}
+        self._keep_standing(score(judged, self.counters.best_step, int(result.get("episodes", 0))))
+
+    def _keep_standing(self, final: Score | None = None, failed: str = "") -> None:
+        """For lists of runs."""
+        counters, plan, names = self.counters, self.plan, ("success_rate", "mean_reward")
+        if hasattr(self, "job") and "policy" not in self.job.models:  # a learned reward, on held-out episodes
+            names = ("AUC", "fit")
+        best = score(dict(zip(names, counters.best[:2], strict=True)), counters.best_step)
+        where = (self.config.algo, self.step, plan.total_steps, plan.unit)
+        keep_standing(self.run_dir, Standing(*where, best, final, failed))
 
     def _show_losses(self) -> None:
         losses = self.job.newest_losses() if self.job.waits else None  # else it would wait for a GPU at work

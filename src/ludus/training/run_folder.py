@@ -22,7 +22,9 @@ CHECKPOINTS = "checkpoints"
 SET_ASIDE = "set_aside"
 EPISODES = "episodes.jsonl"
 RESULTS = "results.json"
-RECORDS = (CONFIG, "run.json", "trust.json", "metrics.jsonl", "evaluation.json", EPISODES, RESULTS, "R_loss.f32")
+STANDING = "standing.json"
+RECORDS = (CONFIG, "run.json", "trust.json", "metrics.jsonl", "evaluation.json", EPISODES, RESULTS, STANDING,
+           "R_loss.f32")  # fmt: skip
 _FOLDERS = (CHECKPOINTS, SET_ASIDE, "tb", "tb/by_batch", "wandb", "nan_dump")
 _FILES = (*RECORDS, "report.html", LOCK)
 # Who has a file or folder of such a name did not get it from a lock that a killed training left behind.

@@ -16,12 +16,14 @@ from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 
-from ludus.errors import CheckpointError, plain_text
+from ludus.errors import CheckpointError, LudusError, plain_text
+from ludus.files import open_regular
 from ludus.training.run_folder import LOCK
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # file systems that know none
 _HOLDER = re.compile(rb"$|process \d+ on ")  # what a lock says of who holds it; nothing yet, or on a full disk
 _held: set[FileIO] = set()  # by this process
+_LOOKS, _PAUSE_S = 5, 0.02  # at a lock that another has: whoever asks `is_held` has it for a moment
 
 
 @contextlib.contextmanager
@@ -51,13 +53,33 @@ def run_lock(folder: Path) -> Iterator[None]:
             file.close()
 
 
+def is_held(folder: Path) -> bool:
+    """Whether the run is being trained now. On a file system without locks its lock file is believed."""
+    try:
+        with open_regular(folder / LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        return error.errno in _NO_LOCKS
+    except LudusError:  # no lock, but a folder or a pipe
+        return False
+    return False
+
+
 def _take(path: Path) -> FileIO:
     """The file, open and locked."""
+    looks = 0
     while True:
         file = _open(path)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            looks += 1
+            if looks < _LOOKS:
+                file.close()
+                time.sleep(_PAUSE_S)
+                continue
             with file:
                 file.seek(0)
                 holder = plain_text(file.read(200).decode(errors="replace")) or "another process"
