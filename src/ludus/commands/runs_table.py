@@ -11,7 +11,7 @@ from ludus.training.run_facts import Labels
 from ludus.training.standing import Score
 
 _GAP = "  "
-_NARROWEST_NAME, _NARROWEST_LABELS, _WIDEST_LABELS = 16, 24, 100
+_NARROWEST_NAME, _NARROWEST_LABELS, _WIDEST_LABELS = 16, 40, 100
 _IF_THERE_IS_ROOM = ("seed", "algo", "preset")  # in this order
 _COLUMNS = ("run", "preset", "algo", "seed", "state", "steps", "best", "final", "age")
 _NUMBERS = ("seed", "steps", "best", "final", "age")  # stand to the right
@@ -64,13 +64,19 @@ def _cells(run: RunSummary, folder: Path, now: datetime) -> dict[str, str]:
         "run": plain_text(str(path)),
         "preset": run.preset or text.MISSING,
         "algo": run.algo or text.MISSING,
-        "seed": f"{len(run.runs)} seeds" if run.runs else str(run.seeds[0]) if run.seeds else text.MISSING,
+        "seed": _seeds(run),
         "state": run.state,
         "steps": _steps(run),
         "best": _score(run.best),
         "final": _score(run.final),
         "age": _age((now - run.started).total_seconds()),
     }
+
+
+def _seeds(run: RunSummary) -> str:
+    if run.runs:
+        return f"{len(run.runs)} seed{'s' * (len(run.runs) != 1)}"
+    return str(run.seeds[0]) if run.seeds else text.MISSING
 
 
 def _line(cells: dict[str, str], widths: dict[str, int]) -> str:

@@ -43,24 +43,26 @@ def taken_names(folder: Path) -> list[str]:
 def refuse_strange_files(run: Path) -> None:
     """Refuse a run in which something is a link, a device or a pipe where a file or folder of Ludus should be."""
     for name in _FOLDERS:
-        _expect(run / name, stat.S_ISDIR)
+        _expect(os.path.join(run, name), stat.S_ISDIR)
     for name in _FILES:
-        _expect(run / name, stat.S_ISREG)
-    checkpoints = run / CHECKPOINTS
-    if checkpoints.exists():
-        for checkpoint in checkpoint_folders(checkpoints):
-            _expect(checkpoint, stat.S_ISDIR)
-            for file in checkpoint.iterdir():
-                _expect(file, stat.S_ISREG)
+        _expect(os.path.join(run, name), stat.S_ISREG)
+    for checkpoint in checkpoint_folders(run / CHECKPOINTS):
+        _expect(str(checkpoint), stat.S_ISDIR)
+        for file in os.listdir(checkpoint):
+            _expect(os.path.join(checkpoint, file), stat.S_ISREG)
 
 
 def checkpoint_folders(checkpoints: Path) -> list[Path]:
     """Everything there with the name of a checkpoint, in the order of their steps."""
-    found = [path for path in checkpoints.glob("step_*") if CHECKPOINT_NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step_")))
+    try:
+        names = os.listdir(checkpoints)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    found = [name for name in names if CHECKPOINT_NAME.fullmatch(name)]
+    return [checkpoints / name for name in sorted(found, key=lambda name: int(name.removeprefix("step_")))]
 
 
-def _expect(path: Path, is_right: Callable[[int], bool]) -> None:
+def _expect(path: str, is_right: Callable[[int], bool]) -> None:
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
