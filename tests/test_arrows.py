@@ -46,17 +46,19 @@ MAP = {
     "viewing": "envs errors policies show training",
     "provenance": "config envs errors presets version",
     "measuring": "config config_files envs errors policies presets ranges saved_run show training viewing",
+    "comparing": "config config_files envs.config errors files listing measuring show training.run_facts "
+    "training.run_folder",
     "filming": "config envs errors measuring policies saved_run show training viewing",
     "motion_viewing": "envs errors show",
     "runs": "algorithms.registry config config_files envs errors files measuring policies presets provenance "
     "rewards saved_run settings show stages training trust viewing",
     "run": "config envs errors export filming policies rewards runs saved_run show training",
-    "commands": "algorithms.registry algorithms.summaries config config_files data declared envs errors export "
-    "files filming listing measuring motion_viewing presets ranges recording rewards runs saved_run scaffold "
-    "setting_names settings show stages training.run_facts training.run_folder training.standing trust",
+    "commands": "algorithms.registry algorithms.summaries comparing config config_files data declared envs errors "
+    "export files filming listing measuring motion_viewing presets ranges recording rewards runs saved_run "
+    "scaffold setting_names settings show stages training.run_facts training.run_folder training.standing trust",
     "cli": "commands errors version",  # of the verbs their names; it imports the file of the one that is used
     "__main__": "cli",
-    "__init__": "algorithms.registry gymnasium_ids listing nn run runs saved_run training version",
+    "__init__": "algorithms.registry comparing gymnasium_ids listing nn run runs saved_run training version",
 }
 
 # Arrows that close a circle for types alone: nothing is imported when the program runs.

@@ -44,6 +44,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("ludus eval runs/kuka/a@", [f"runs/kuka/a@{which}" for which in ("best", "final", "newest", "2048")]),
         ("ludus eval runs/kuka/a --ep", ["--episodes"]),
         ("ludus label x.hdf5 --run runs/kuka/", ["runs/kuka/a", "runs/kuka/b"]),
+        ("ludus compare runs/kuka/a runs/kuka/", ["runs/kuka/a", "runs/kuka/b"]),
         ("ludus motions im", ["import"]),
         ("ludus motions import --li", ["--licence"]),
         ("ludus completion ", ["bash", "zsh", "fish"]),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ludus
 from ludus.envs import display_of
 from ludus.envs.humanoid.body import JOINTS
 from ludus.envs.humanoid.clip import Clip
@@ -175,6 +176,71 @@ def test_numbers_that_cannot_be_drawn_are_read_as_missing(tmp_path: Path) -> Non
     (row,) = read_metrics(run / "metrics.jsonl")
     assert [name for name, value in row.items() if value != value] == ["a", "b", "c"]
     assert (row["d"], row["e"]) == (0, 7)
+
+
+# A comparison ---------------------------------------------------------------------------------------
+def test_nothing_that_compared_runs_say_of_themselves_becomes_part_of_the_page(tmp_path: Path) -> None:
+    odd = SCRIPT.replace("/", "")
+    for name in (odd, f"other {odd}"):
+        facts = {"commit": SCRIPT, "versions": {"ludus": SCRIPT}}
+        settings = {SCRIPT: {SCRIPT: f"{name} {SCRIPT}"}, "env": {"kind": SCRIPT, "id": f"{name} {SCRIPT}"}}
+        rows = [{"step": i, f"eval/{SCRIPT}": 1.0 * i} for i in (1, 2)]
+        write_run(tmp_path / name / odd, rows, run_json=facts, config_yaml={"seed": SCRIPT, **settings})
+    comparison = ludus.compare([tmp_path / odd, tmp_path / f"other {odd}"], f"eval/{SCRIPT}")
+    assert "alert(1)" in comparison.page
+    assert SCRIPT not in comparison.page
+    assert odd not in comparison.page
+    assert not re.search(r"<[^>]*(src|href)=.?https?:", comparison.page)
+
+
+def test_escape_codes_of_compared_runs_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    settings = {"seed": "\x1b[2J", "ppo": {"\x1b[2J": "\x1b[2J"}}
+    write_run(tmp_path / "\x1b[2Ja", run_json={"commit": "\x1b[2J"}, config_yaml=settings)
+    write_run(tmp_path / "b", config_yaml={"seed": 1})
+    assert "\x1b" not in str(ludus.compare([tmp_path / "\x1b[2Ja", tmp_path / "b"]))
+
+
+@pytest.mark.parametrize("number", range(len(_ODD)))
+def test_odd_values_in_compared_runs_give_a_page_or_a_sentence(tmp_path: Path, number: int) -> None:
+    odd = _ODD[number]
+    measured = {"by": "train", "checkpoint": odd, "step": odd, "trained": odd, "actions": odd, "seed": odd}
+    names = ("eval/success_rate", "eval/mean_reward", "time/time_elapsed")
+    variants: list[dict[str, Any]] = [
+        {"rows": [{"step": i, **dict.fromkeys(names, odd if i else 0.5)} for i in range(3)]},
+        {"rows": [{"step": odd, "eval/mean_reward": 1.0}, ROW, ROW]},
+        {"rows": [odd]},
+        {"run_json": odd},
+        {"run_json": {"seed": odd, "commit": odd, "versions": odd, "hardware": odd}},
+        {"config_yaml": odd},
+        {"config_yaml": {"seed": odd, "env": odd, "ppo": {"gamma": odd}, "log": odd}},
+        {"results_json": odd},
+        {"results_json": [{**measured, "result": odd}, odd]},
+    ]
+    write_run(tmp_path / "good", config_yaml={"seed": 1})
+    for i, variant in enumerate(variants):
+        run = write_run(tmp_path / str(i), **({"config_yaml": {"seed": 1}} | variant))
+        for paths in ([run], [run, tmp_path / "good"]):
+            try:
+                comparison = ludus.compare(paths)
+            except LudusError as error:
+                assert str(error).isprintable()  # noqa: PT017
+            else:
+                comparison.page.encode()
+                json.dumps(comparison.as_dict())
+                assert "\x1b" not in str(comparison)
+
+
+def test_files_of_compared_runs_that_lead_elsewhere_or_never_end_are_not_read(tmp_path: Path) -> None:
+    secret = write_run(tmp_path / "secret", config_yaml={"seed": 1})
+    for name in ("metrics.jsonl", "config.yaml", "run.json", "results.json"):
+        for kind in ("link", "pipe"):
+            run = write_run(tmp_path / "runs" / f"{kind}_{name}", config_yaml={"seed": 1}, run_json={})
+            (run / name).unlink(missing_ok=True)
+            os.mkfifo(run / name) if kind == "pipe" else (run / name).symlink_to(secret / "metrics.jsonl")
+    good = write_run(tmp_path / "runs" / "good", config_yaml={"seed": 1}, run_json={})
+    comparison = ludus.compare(tmp_path / "runs")
+    assert [run.path for run in comparison.runs] == [good]
+    assert sum("is left out" in warning for warning in comparison.warnings) == 8
 
 
 # The live viewer ------------------------------------------------------------------------------------

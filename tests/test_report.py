@@ -21,6 +21,8 @@ import mujoco
 import numpy as np
 import pytest
 
+from compared_runs import write_run as write_compared_run
+from ludus.comparing.face import compare
 from ludus.errors import LudusError
 from ludus.show import playback as replay_module
 from ludus.show.charts import Chart, Series, chart_html, round_ticks
@@ -576,6 +578,28 @@ def test_trust_15_the_replay_moves_in_its_sandbox_within_the_report(
     assert browser.wait_for(lambda picture, _: picture != first) != first
     assert browser.js("document.querySelector('iframe').contentDocument") is None
     assert browser.requests() == [path.as_uri()]
+    assert browser.errors() == []
+
+
+@needs_browser
+def test_a_comparison_fits_800_pixels_and_tells_its_means(browser: Browser, tmp_path: Path) -> None:
+    for rate in (1e-4, 1e-3):
+        for seed in range(3):
+            values = (10.0, 50.0 + seed, 1e5 * rate + seed)
+            write_compared_run(tmp_path / f"{'a long name ' * 4}{rate}" / f"seed_{seed}", seed, values, rate=rate)
+    page = compare(sorted(tmp_path.iterdir())).write_page(tmp_path / "page.html")
+    browser.call("Emulation.setDeviceMetricsOverride", width=800, height=900, deviceScaleFactor=1, mobile=False)
+    browser.open(page)
+    widths = browser.js("(d => [d.scrollWidth, d.clientWidth])(document.documentElement)")
+    assert widths[0] == widths[1] <= 800
+    box = "document.querySelector('.chart svg').getBoundingClientRect()"
+    x, y = browser.js(f"[{box}.right - 12, {box}.top + 60]")
+    browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    told = browser.js("[...document.querySelectorAll('#tip div')].map(row => row.textContent)")
+    assert told[0] == "step3,000"
+    assert "0.000111.0 (8.5 – 13.5)" in told[1]
+    assert len(told) == 3
+    assert browser.requests() == [page.as_uri()]
     assert browser.errors() == []
 
 

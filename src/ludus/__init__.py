@@ -16,6 +16,7 @@ from ludus.version import __version__
 if TYPE_CHECKING:
     from ludus import nn
     from ludus.algorithms.registry import Algorithm, register_algorithm
+    from ludus.comparing.face import Comparison, compare
     from ludus.listing import RunSummary, list_runs
     from ludus.run import Run, resume, train
     from ludus.runs import make_env
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "Algorithm": "ludus.algorithms.registry",
     "Callback": "ludus.training.callbacks",
+    "Comparison": "ludus.comparing.face",
     "Run": "ludus.run",
+    "compare": "ludus.comparing.face",
     "RunSummary": "ludus.listing",
     "list_runs": "ludus.listing",
     "load": "ludus.saved_run",
@@ -43,9 +46,11 @@ register_with_gymnasium()
 __all__ = [
     "Algorithm",
     "Callback",
+    "Comparison",
     "Run",
     "RunSummary",
     "__version__",
+    "compare",
     "list_runs",
     "load",
     "make_env",

@@ -280,3 +280,10 @@ def to_dict(config: Any) -> Any:
     if isinstance(config, os.PathLike):  # a Run is one
         return os.fspath(config)
     return list(config) if isinstance(config, tuple) else config
+
+
+def flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """{"ppo.gamma": 0.97}; tables of the user's own (kwargs, terms) stay whole."""
+    if not isinstance(values, dict) or not values or prefix.count(".") > 1:
+        return {prefix.rstrip("."): values}
+    return {name: value for key in values for name, value in flat(values[key], f"{prefix}{key}.").items()}

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import torch
 
-from ludus.config import TrainConfig, to_dict
+from ludus.config import TrainConfig, flat, to_dict
 from ludus.envs import available_cores
 from ludus.envs.config import name_in
 from ludus.errors import LudusError, plain_text
@@ -100,10 +100,10 @@ def differences(preset: str, config: TrainConfig) -> dict[str, list[Any]] | None
     if not _imports_nothing_else(preset, config):
         return None
     try:
-        base = _flat(to_dict(find_preset(preset, config.algo).config.with_whole_paths()))
+        base = flat(to_dict(find_preset(preset, config.algo).config.with_whole_paths()))
     except LudusError:  # a run of before, or of another version
         return None
-    chosen = _flat(to_dict(config))
+    chosen = flat(to_dict(config))
     names = [name for name in {**base, **chosen} if base.get(name) != chosen.get(name)]
     return {name: [base.get(name), chosen.get(name)] for name in names}
 
@@ -118,13 +118,6 @@ def _imports_nothing_else(preset: str, config: TrainConfig) -> bool:
     if kind == "rrd-mujoco":  # which takes what `gym` does, and tasks of ours
         return ":" not in named or (own_kind, own) == ("gym", named)
     return not named or (kind, named) == (own_kind, own)
-
-
-def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """{"ppo.gamma": 0.97}; tables of the user's own (kwargs, terms) stay whole."""
-    if not isinstance(values, dict) or not values or prefix.count(".") > 1:
-        return {prefix.rstrip("."): values}
-    return {name: value for key in values for name, value in _flat(values[key], f"{prefix}{key}.").items()}
 
 
 def _now() -> str:

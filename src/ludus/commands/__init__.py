@@ -23,6 +23,7 @@ COMMANDS = {
     "eval": Command("runs", "RUN", "measure its policy", "ludus eval RUN --episodes 200"),
     "play": Command("runs", "RUN", "watch it in the browser"),
     "report": Command("runs", "RUN", "curves and 3-D replay in one HTML page"),
+    "compare": Command("compare", "RUN|FOLDER…", "groups of seeds against each other, in one HTML page"),
     "video": Command("runs", "RUN [FILE.mp4|gif]", "a film of its policy"),
     "export": Command("runs", "RUN FILE.onnx", "the policy, normaliser inside, for other programs"),
     "data": Command("data", "info FILE…", "what recorded data holds, and what is odd about it"),

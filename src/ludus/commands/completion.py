@@ -106,6 +106,8 @@ def _choices(verb: str, before: list[str], started: str) -> Iterable[str]:
     inner = declared_verbs(file, "_VERBS")  # of `ludus motions import`
     if started.startswith("-"):
         return [*declared_options(file, before[0] if before and before[0] in inner else verb), *_ALWAYS]
+    if before and command.takes.startswith("RUN") and command.takes.endswith("…"):
+        return () if last.startswith("--") else _runs(started)
     return () if before else [*inner, *_first_words(command.takes, started)]
 
 

@@ -99,6 +99,10 @@ ENV_KINDS: dict[str, type[EnvConfig]] = {
     "vec": VecConfig,
 }
 
+# Settings of an environment that change how it is trained in or simulated, not what an evaluation measures.
+NOT_JUDGED = ("num_envs", "threads", "workers", "simulator", "assist", "assist_final", "resample",
+              "resample_every", "resample_floor", "resample_smoothing")  # fmt: skip
+
 
 def name_in(config: EnvConfig) -> str:
     """ "gym:CartPole-v1", "vec:my_module:make_env": the environment that the settings name, with its kind."""

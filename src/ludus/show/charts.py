@@ -14,6 +14,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 10, 10, 26
 _MAX_POINTS = 300  # more than the pixels can show
 _PICTURE, _PICTURE_GAP = 84, 4
 _SMOOTH_FROM = 40  # fewer points than this are shown as they are
+COLOURS = 8  # that report_style has
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,9 @@ class Series:
     highs: Sequence[float] = ()
     dots: bool = False  # evaluations: few, each of them worth a mark
     smooth: bool = True
-    look: str = ""  # "faint" or "dashed", for curves that only accompany another
+    look: str = ""  # "faint" or "dashed", for curves that only accompany another; "seed": also without a readout
     told: Sequence[float] = ()  # what to say where the values are scaled to fit beside others
+    colour: int | None = None  # of the COLOURS; by its place among the curves where None
 
 
 @dataclass(frozen=True)
@@ -71,18 +73,17 @@ class _Scale:
 
 def chart_html(chart: Chart) -> str:
     """A <figure> with title, newest value, legend, curves and the numbers for the hover readout."""
-    series = [_thinned(s) for s in chart.series]
+    series = [replace(_thinned(s), colour=_colour(s, i)) for i, s in enumerate(chart.series)]
+    told = [s for s in series if s.look != "seed"]
     scale = _scale(chart, series)
     newest = chart.show(chart.series[0].values[-1]) if chart.headline is None else chart.headline
-    legend = "".join(
-        f'<span class="key s{i}{_look(s)}">{html.escape(s.name)}</span>' for i, s in enumerate(series)
-    )
-    curves = "".join(_curve(s, i, scale) for i, s in enumerate(series))
-    marks = "".join(f'<circle class="mark s{i}" r="3.5"/>' for i in range(len(series)))
+    legend = "".join(f'<span class="key s{s.colour}{_look(s)}">{html.escape(s.name)}</span>' for s in told)
+    curves = "".join(_curve(s, scale) for s in series)
+    marks = "".join(f'<circle class="mark s{s.colour}" r="3.5"/>' for s in told)
     strip, height = _strip(chart.pictures, scale)
     badge = f' <span class="badge {chart.badge}">{chart.badge}</span>' if chart.badge else ""
     return (
-        f'<figure class="chart{" " * bool(chart.badge)}{chart.badge}"{" data-alone" * chart.alone}>'
+        f'<figure class="chart{" " * bool(chart.badge)}{chart.badge}"{" data-alone" * chart.alone}{_unit(chart)}>'
         f"<figcaption><b>{html.escape(chart.title)}{badge}</b>"
         f'<span class="newest">{html.escape(newest)}</span></figcaption>'
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT + height}" role="img" aria-label="{html.escape(chart.title)}" '
@@ -90,8 +91,8 @@ def chart_html(chart: Chart) -> str:
         f'data-ticks="{_HEIGHT - 8}">{_axes(scale, chart.show, chart.x_name)}{strip}'
         f"{_marks(chart.marks, scale)}{curves}"
         f'<line class="cross" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>{marks}</svg>'
-        f'<div class="legend">{legend if len(series) > 1 else ""}</div>'
-        f"{_readout(chart, series, scale)}</figure>"
+        f'<div class="legend">{legend if len(told) > 1 else ""}</div>'
+        f"{_readout(chart, told, scale)}</figure>"
     )
 
 
@@ -102,6 +103,14 @@ def _marks(marks: Mapping[float, str], scale: _Scale) -> str:
         for step, words in marks.items()
         if scale.x0 <= step <= scale.x1
     )
+
+
+def _unit(chart: Chart) -> str:
+    return "" if chart.x_name == "steps" else f' data-x="{html.escape(chart.x_name)}"'
+
+
+def _colour(series: Series, place: int) -> int:
+    return (place if series.colour is None else series.colour) % COLOURS
 
 
 def _look(series: Series) -> str:
@@ -171,8 +180,8 @@ def _tick(x: float, y: float, anchor: str, words: str) -> str:
     return f'<text class="tick" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{words}</text>'
 
 
-def _curve(series: Series, index: int, scale: _Scale) -> str:
-    points = list(zip(series.steps, series.values, strict=True))
+def _curve(series: Series, scale: _Scale) -> str:
+    index, points = series.colour, list(zip(series.steps, series.values, strict=True))
     parts = []
     if series.lows:
         edge = [(x, v) for x, v in zip(series.steps, series.highs, strict=True)]
@@ -181,13 +190,18 @@ def _curve(series: Series, index: int, scale: _Scale) -> str:
     if len(points) >= _SMOOTH_FROM and series.smooth and not series.dots:
         parts.append(f'<path class="raw s{index}" d="{_path(points, scale)}"/>')
         points = list(zip(series.steps, _smoothed(series.values), strict=True))
-    parts.append(f'<path class="line s{index}{_look(series)}" d="{_path(points, scale)}"/>')
+    parts.append(f'<path class="line s{index}{_look(series)}" d="{_path(points, scale)}">{_name(series)}</path>')
     if series.dots or len(points) == 1:
         parts += [
             f'<circle class="dot s{index}" cx="{scale.x(x):.1f}" cy="{scale.y(y):.1f}" r="2.5"/>'
             for x, y in points
         ]
     return "".join(parts)
+
+
+def _name(series: Series) -> str:
+    """What a browser says where the pointer rests on a curve that has no readout."""
+    return f"<title>{html.escape(series.name)}</title>" if series.look == "seed" else ""
 
 
 def _path(points: Sequence[tuple[float, float]], scale: _Scale) -> str:
@@ -199,7 +213,8 @@ def _readout(chart: Chart, series: list[Series], scale: _Scale) -> str:
     data = [
         {
             "name": s.name,
-            "step": [round(x) for x in s.steps],
+            "colour": s.colour,
+            "step": [_told_place(chart, x) for x in s.steps],
             "x": [round(scale.x(x), 1) for x in s.steps],
             "y": [round(scale.y(y), 1) for y in s.values],
             "text": [_with_interval(chart, s, i) for i in range(len(s.values))],
@@ -208,6 +223,11 @@ def _readout(chart: Chart, series: list[Series], scale: _Scale) -> str:
     ]
     # "<" cannot appear as itself: "</script>" inside a name would end the block.
     return f'<script type="application/json">{json.dumps(data).replace("<", chr(92) + "u003c")}</script>'
+
+
+def _told_place(chart: Chart, x: float) -> float:
+    """Steps are counted; time is not."""
+    return round(x) if chart.x_name == "steps" else round(x, 2)
 
 
 def _with_interval(chart: Chart, series: Series, i: int) -> str:

@@ -14,14 +14,14 @@ from typing import Any
 
 from ludus.display import Curves, Display
 from ludus.errors import LudusError, plain_text
-from ludus.files import parse_json, read_bounded, write_whole
+from ludus.files import parse_json, read_bounded
 from ludus.show import text
 from ludus.show.charts import Chart, Series, chart_html
 from ludus.show.episode_table import table_section
 from ludus.show.failures import failures_section
 from ludus.show.jsonl import MOST_STEPS, read_metrics
-from ludus.show.playback import NO_NETWORK, Page
-from ludus.show.report_style import SCRIPT, STYLE
+from ludus.show.pages import page_html, safe, tile, write_page
+from ludus.show.playback import Page
 from ludus.show.result_text import measured_on, measured_policy
 from ludus.show.results import Measurement, episodes_of, newest_evaluation
 from ludus.show.reward_page import RewardTrace, reward_section
@@ -83,13 +83,13 @@ def write_report(
     """
     run_dir, display = Path(run_dir), display or Display()
     rows = _with_one_name(read_metrics(run_dir / "metrics.jsonl"))
-    alone = _reward_only(rows)
-    rows = _along_batches(rows) if alone else rows
+    alone = is_reward_only(rows)
+    rows = along_batches(rows) if alone else rows
     suffix = f"@{policy}" if policy else ""
     facts, trouble = _facts(run_dir)
     title = _shown(facts.get("preset")) or run_dir.resolve().parent.name
     body = [
-        f"<header><h1>{_safe(title)}</h1><p>{_safe(_subtitle(run_dir, facts))}</p>{_labels(facts)}</header>",
+        f"<header><h1>{safe(title)}</h1><p>{safe(_subtitle(run_dir, facts))}</p>{_labels(facts)}</header>",
         _tiles(rows, display, measured),
         _replays(replays, policy),
         _failures(run_dir, measured),
@@ -101,17 +101,8 @@ def write_report(
         _run_facts({**facts, **(extra or {})}, trouble),
     ]
     path = run_dir / f"report{suffix}.html"
-    _write(path, _page(title, "".join(body), "batch" if alone else "step"))
+    write_page(path, page_html(f"{title}: training report", "".join(body), "batch" if alone else "step"))
     return path
-
-
-def _page(title: str, body: str, axis: str) -> str:
-    return (
-        f'<!doctype html><html lang="en"><head>{NO_NETWORK}<meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_safe(title)}: training report</title><style>{STYLE}</style></head>"
-        f'<body data-x="{axis}"><main>{body}</main><div id="tip"></div><script>{SCRIPT}</script></body></html>'
-    )
 
 
 # Sections -------------------------------------------------------------------------------------------
@@ -121,21 +112,21 @@ def _tiles(rows: Rows, display: Display, measured: Measurement | None) -> str:
     steps = int(max(row["step"] for row in rows))
     seconds = _last(rows, "time/time_elapsed")
     speed = steps / seconds if seconds else _last(rows, "time/fps")
-    if _reward_only(rows):
+    if is_reward_only(rows):
         tiles = [
             *_reward_tiles(rows),
-            _tile("batches", f"{steps:,}"),
-            _tile("training time", text.duration(seconds)),
+            tile("batches", f"{steps:,}"),
+            tile("training time", text.duration(seconds)),
         ]
         return f'<div class="tiles">{"".join(tiles)}</div>'
     tiles = [_best_tile(rows)] if measured is None else _result_tiles(measured, display)
     for measure in () if measured is not None else display.headline:
         if (value := _last(rows, f"eval/{measure.metric}")) is not None:
             told = measure.told({measure.metric: value}, "")
-            tiles.append(_tile(f"{measure.label} in the newest evaluation", told))
-    tiles.append(_tile("steps", f"{steps:,}"))
-    tiles.append(_tile("training time", text.duration(seconds)))
-    tiles.append(_tile("steps per second", text.number(None if speed is None else round(speed))))
+            tiles.append(tile(f"{measure.label} in the newest evaluation", told))
+    tiles.append(tile("steps", f"{steps:,}"))
+    tiles.append(tile("training time", text.duration(seconds)))
+    tiles.append(tile("steps per second", text.number(None if speed is None else round(speed))))
     return f'<div class="tiles">{"".join(tiles)}</div>'
 
 
@@ -146,14 +137,14 @@ def _result_tiles(measured: Measurement, display: Display) -> list[str]:
     tiles = []
     if "success_rate" in result:
         interval = "".join(text.success_with_interval(told, "eval/").partition("(")[1:])
-        tiles.append(_tile(f"success {interval}: {where}", text.percent(result["success_rate"]), good=True))
+        tiles.append(tile(f"success {interval}: {where}", text.percent(result["success_rate"]), good=True))
     if "mean_reward" in result:
         words = "mean reward, same episodes" if tiles else f"mean reward: {where}"
-        tiles.append(_tile(words, text.number(result["mean_reward"]), good=not tiles))
+        tiles.append(tile(words, text.number(result["mean_reward"]), good=not tiles))
     if "mean_ep_length" in result:
-        tiles.append(_tile("mean episode length (steps)", text.number(round(result["mean_ep_length"], 1))))
+        tiles.append(tile("mean episode length (steps)", text.number(round(result["mean_ep_length"], 1))))
     own = [(measure.label, measure.told(told, "eval/")) for measure in display.headline]
-    return [*tiles, *(_tile(label, value) for label, value in own if value)]
+    return [*tiles, *(tile(label, value) for label, value in own if value)]
 
 
 def _best_tile(rows: Rows) -> str:
@@ -164,19 +155,19 @@ def _best_tile(rows: Rows) -> str:
         best = _best(found)  # the one whose policy was kept; others may be better with one way of acting alone
         interval = "".join(text.success_with_interval(best, "eval/").partition("(")[1:])
         words = f"best success of {len(found)} evaluations {interval} at step {int(best['step']):,}{warned}"
-        return _tile(words, text.percent(best["eval/success_rate"]), good=True)
+        return tile(words, text.percent(best["eval/success_rate"]), good=True)
     found = [row for row in rows if math.isfinite(row.get("eval/mean_reward", math.nan))]
     if found:
         best = _best(found)
         words = f"best evaluation reward of {len(found)}, at step {int(best['step']):,}{warned}"
-        return _tile(words, text.number(best["eval/mean_reward"]), good=True)
+        return tile(words, text.number(best["eval/mean_reward"]), good=True)
     for words, metric, show in (
         ("success in training", "rollout/success_rate", text.percent),
         ("return in training", "rollout/ep_rew_mean", text.number),
     ):
         if (value := _last(rows, metric)) is not None:
-            return _tile(f"newest {words}; no evaluation yet", show(value), good=True)
-    return _tile("result", "no evaluation yet")
+            return tile(f"newest {words}; no evaluation yet", show(value), good=True)
+    return tile("result", "no evaluation yet")
 
 
 def _reward_tiles(rows: Rows) -> list[str]:
@@ -184,9 +175,9 @@ def _reward_tiles(rows: Rows) -> list[str]:
     for metric, words in _REWARD_HEADLINES:
         value = _last(rows, metric)
         if value is not None:
-            tiles.append(_tile(words, text.reward_value(metric, value), good=not tiles))
+            tiles.append(tile(words, text.reward_value(metric, value), good=not tiles))
     loss = _last(rows, "train/r_loss")
-    return [*tiles, _tile("final reward loss", text.number(loss))] if loss is not None else tiles
+    return [*tiles, tile("final reward loss", text.number(loss))] if loss is not None else tiles
 
 
 _REWARD_HEADLINES = [
@@ -196,14 +187,10 @@ _REWARD_HEADLINES = [
 ]
 
 
-def _tile(words: str, value: str, good: bool = False) -> str:
-    return f'<div class="tile{" good" if good else ""}"><b>{_safe(value)}</b><span>{_safe(words)}</span></div>'
-
-
 def _replays(pages: Sequence[Page], policy: str) -> str:
     if not pages:
         return ""
-    shown = f" of the policy @{_safe(policy)}" if policy else ""
+    shown = f" of the policy @{safe(policy)}" if policy else ""
     hint = "Drag to turn, scroll to zoom, right-drag to move." if pages[0].turns else ""
     frames = "".join(map(_replay, pages))
     return f'<h2>Replay{shown}</h2><div class="replays">{frames}</div><p class="hint">{hint}</p>'
@@ -212,7 +199,7 @@ def _replays(pages: Sequence[Page], policy: str) -> str:
 def _replay(page: Page) -> str:
     # Its scripts run, but in an origin of their own: they see nothing of the report or of other files.
     source = html.escape(page.html, quote=True)
-    about = _safe(page.about or "Episodes")
+    about = safe(page.about or "Episodes")
     style = " success" if page.about == "Successes" else " failure" if page.about == "Failures" else ""
     return (
         f'<div class="card replay"><div class="bar"><b class="about{style}">{about}</b>'
@@ -230,7 +217,7 @@ def _failures(run_dir: Path, measured: Measurement | None) -> str:
 
 
 def _curves(rows: Rows, display: Display) -> str:
-    alone = _reward_only(rows)
+    alone = is_reward_only(rows)
     speed = "Batches per second" if alone else "Steps per second"
     learning = [
         _chart("Success rate", rows, _SUCCESS, text.percent, (0.0, 1.0)),
@@ -399,7 +386,7 @@ def _fold(title: str, charts: list[str]) -> str:
 
 
 def _evaluations(rows: Rows, display: Display) -> str:
-    kind = "reward/" if _reward_only(rows) else "eval/"
+    kind = "reward/" if is_reward_only(rows) else "eval/"
     found = [row for row in rows if any(name.startswith(kind) for name in row)]
     if not found:
         return '<h2>Evaluations</h2><div class="card note">No evaluation yet.</div>'
@@ -412,7 +399,7 @@ def _evaluations(rows: Rows, display: Display) -> str:
     lines = []
     for row in reversed(found):
         cells = "".join(
-            f"<td>{_safe(show(row)) if metric in row else text.MISSING}</td>" for _, metric, show in columns
+            f"<td>{safe(show(row)) if metric in row else text.MISSING}</td>" for _, metric, show in columns
         )
         lines.append(f'<tr class="best">{cells}</tr>' if row is best else f"<tr>{cells}</tr>")
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
@@ -433,7 +420,7 @@ def _why_best(found: Rows, best: dict[str, float]) -> str:
     rates = [row.get("eval/success_rate", -math.inf) for row in found]
     if both and max(rates) > best.get("eval/success_rate", math.inf):
         words += " Others did better with deterministic actions alone."
-    return _safe(words)
+    return safe(words)
 
 
 def _best(evaluations: Rows) -> dict[str, float]:
@@ -448,12 +435,12 @@ def _best_step(rows: Rows) -> int | None:
 
 
 def _measure_columns(display: Display) -> list[tuple[str, str, Any]]:
-    return [(_safe(m.label), f"eval/{m.metric}", lambda row, m=m: m.told(row, "eval/")) for m in display.headline]
+    return [(safe(m.label), f"eval/{m.metric}", lambda row, m=m: m.told(row, "eval/")) for m in display.headline]
 
 
 def _reward_columns(rows: Rows) -> list[tuple[str, str, Any]]:
     names = text.reward_names(rows)[:_MOST_CHARTS]
-    return [(_safe(text.reward_label(n)), n, lambda row, n=n: text.reward_value(n, row[n])) for n in names]
+    return [(safe(text.reward_label(n)), n, lambda row, n=n: text.reward_value(n, row[n])) for n in names]
 
 
 _COLUMNS: list[tuple[str, str, Any]] = [
@@ -485,7 +472,7 @@ def _configuration(run_dir: Path, facts: Mapping[str, Any]) -> str:
         config = read_bounded(run_dir / "config.yaml", _MOST_BYTES).decode(errors="replace")
     except (OSError, LudusError):
         return '<h2>Configuration</h2><div class="card note">This run folder has no config.yaml.</div>'
-    folded = f"<summary>config.yaml</summary><pre>{_safe(config)}</pre>"
+    folded = f"<summary>config.yaml</summary><pre>{safe(config)}</pre>"
     return f'<h2>Configuration</h2>{_changed(facts)}<details class="card">{folded}</details>'
 
 
@@ -498,8 +485,8 @@ def _changed(facts: Mapping[str, Any]) -> str:
     if not pairs:
         return '<div class="card note">Every setting is the preset\'s own.</div>'
     rows = "".join(
-        f"<tr><td>{_safe(plain_text(name, _LONGEST_FACT))}</td><td>{_safe(_setting(before))}</td>"
-        f"<td>{_safe(_setting(now))}</td></tr>"
+        f"<tr><td>{safe(plain_text(name, _LONGEST_FACT))}</td><td>{safe(_setting(before))}</td>"
+        f"<td>{safe(_setting(now))}</td></tr>"
         for name, (before, now) in pairs
     )
     head = "<th>setting</th><th>preset</th><th>this run</th>"
@@ -515,9 +502,9 @@ def _setting(value: Any) -> str:
 
 
 def _run_facts(facts: Mapping[str, Any], trouble: str) -> str:
-    note = f'<div class="note">{_safe(trouble)}</div>' if trouble else ""
+    note = f'<div class="note">{safe(trouble)}</div>' if trouble else ""
     told = {name: value for name, value in facts.items() if name not in ("changed", *_LABELS)}
-    items = "".join(f"<dt>{_safe(name)}</dt><dd>{_safe(value)}</dd>" for name, value in _flat(told))
+    items = "".join(f"<dt>{safe(name)}</dt><dd>{safe(value)}</dd>" for name, value in _flat(told))
     if not items and not note:
         note = '<div class="note">No run.json: versions and machine are not known.</div>'
     return f'<h2>Run</h2><div class="card">{note}{f"<dl>{items}</dl>" if items else ""}</div>'
@@ -571,7 +558,7 @@ def _labels(facts: Mapping[str, Any]) -> str:
     told = " · ".join(
         part for part in (name, ", ".join(f"#{tag}" for tag in tags.split(", ") if tag), note) if part
     )
-    return f"<p>{_safe(told)}</p>" if told else ""
+    return f"<p>{safe(told)}</p>" if told else ""
 
 
 def _with_one_name(rows: Rows) -> Rows:
@@ -581,7 +568,7 @@ def _with_one_name(rows: Rows) -> Rows:
     return rows
 
 
-def _reward_only(rows: Rows) -> bool:
+def is_reward_only(rows: Rows) -> bool:
     """Whether a reward was learned from recorded data, without anybody acting."""
     names = {name for row in rows for name in row}
     if any(name.startswith(("rollout/", "eval/")) for name in names):
@@ -589,7 +576,7 @@ def _reward_only(rows: Rows) -> bool:
     return "train/r_loss" in names or any(name.startswith("reward/") for name in names)
 
 
-def _along_batches(rows: Rows) -> Rows:
+def along_batches(rows: Rows) -> Rows:
     """Rows by how much was trained: their step may be the size of the store, which never changes."""
     if all(abs(row.get("loop/batches", math.nan)) <= MOST_STEPS for row in rows):
         return [row | {"step": row["loop/batches"]} for row in rows]
@@ -600,15 +587,3 @@ def _along_batches(rows: Rows) -> Rows:
 
 def _last(rows: Rows, metric: str) -> float | None:
     return next((row[metric] for row in reversed(rows) if math.isfinite(row.get(metric, math.nan))), None)
-
-
-def _safe(value: Any) -> str:
-    return html.escape(plain_text(str(value), keep_lines=True), quote=True)
-
-
-def _write(path: Path, content: str) -> None:
-    """Whole or not at all: a reader never sees half a page."""
-    try:
-        write_whole(path, content.encode("utf-8", "replace"))
-    except OSError as error:
-        raise LudusError(f"Cannot write {path}: {error.strerror or error}.") from error

@@ -3,22 +3,24 @@
 STYLE = """
 :root { color-scheme: light dark;
   --page: #f6f7f9; --card: #fff; --ink: #16191d; --soft: #667080; --line: #e2e6eb;
-  --c0: #2563eb; --c1: #059669; --c2: #d97706; --c3: #7c3aed; --good: #047857; --bad: #c2410c; }
+  --c0: #2563eb; --c1: #059669; --c2: #d97706; --c3: #7c3aed;
+  --c4: #dc2626; --c5: #0891b2; --c6: #c026d3; --c7: #57534e; --good: #047857; --bad: #c2410c; }
 @media (prefers-color-scheme: dark) { :root {
   --page: #111418; --card: #1a1f25; --ink: #e8ebef; --soft: #93a0b0; --line: #2c343d;
-  --c0: #6ea8fe; --c1: #34d399; --c2: #fbbf24; --c3: #b79cfb; --good: #34d399; --bad: #fb923c; } }
+  --c0: #6ea8fe; --c1: #34d399; --c2: #fbbf24; --c3: #b79cfb;
+  --c4: #f87171; --c5: #22d3ee; --c6: #e879f9; --c7: #a8a29e; --good: #34d399; --bad: #fb923c; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
 main { max-width: 1160px; margin: 0 auto; padding: 28px 20px 60px; }
-header h1 { margin: 0; font-size: 26px; letter-spacing: -.01em; }
+header h1 { margin: 0; font-size: 26px; letter-spacing: -.01em; overflow-wrap: anywhere; }
 header p { margin: 2px 0 0; color: var(--soft); overflow-wrap: anywhere; }
 h2 { font-size: 17px; margin: 34px 0 12px; }
 .tiles { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(135px, 1fr));
   margin-top: 22px; }
 .tile, .chart, .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
 .tile { padding: 14px 16px; }
-.tile span { color: var(--soft); font-size: 13px; }
+.tile span { color: var(--soft); font-size: 13px; overflow-wrap: anywhere; }
 .tile b { display: block; font-size: 25px; line-height: 1.25; letter-spacing: -.02em;
   font-variant-numeric: tabular-nums; }
 .tile.good { grid-column: span 2; } .tile.good b { color: var(--good); }
@@ -32,6 +34,7 @@ figcaption { display: flex; justify-content: space-between; font-size: 14px; }
 .tick { fill: var(--soft); font-size: 11.5px; font-variant-numeric: tabular-nums; }
 .grid { stroke: var(--line); stroke-width: 1; }
 .s0 { --c: var(--c0); } .s1 { --c: var(--c1); } .s2 { --c: var(--c2); } .s3 { --c: var(--c3); }
+.s4 { --c: var(--c4); } .s5 { --c: var(--c5); } .s6 { --c: var(--c6); } .s7 { --c: var(--c7); }
 .line { fill: none; stroke: var(--c); stroke-width: 2; stroke-linejoin: round; }
 .raw { fill: none; stroke: var(--c); stroke-width: 1; opacity: .3; }
 .small .line { stroke-width: 2.6; }
@@ -39,6 +42,7 @@ figcaption { display: flex; justify-content: space-between; font-size: 14px; }
 .dot { fill: var(--c); }
 .mark { fill: var(--c); stroke: var(--card); stroke-width: 1.5; display: none; }
 .cross { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 3 3; display: none; }
+.line.seed { stroke-width: 1; opacity: .45; }
 .line.faint, .key.faint::before { opacity: .5; } .line.dashed { stroke-dasharray: 6 5; stroke-width: 1.6; }
 .key.dashed::before { background: repeating-linear-gradient(90deg, var(--c) 0 4px, transparent 4px 7px); }
 .lead { fill: none; stroke: var(--soft); stroke-width: 1; stroke-dasharray: 1 3; opacity: .7; }
@@ -93,6 +97,9 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: 4px 22px; margi
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 iframe { display: block; width: 100%; height: 520px; border: 0; border-radius: 0 0 10px 10px; background: #fff; }
 a { color: var(--c0); }
+ul.warnings { margin: 0; padding: 12px 16px 12px 34px; } .warnings li { overflow-wrap: anywhere; }
+.warnings li::marker { content: "⚠  "; color: var(--bad); }
+.key.name { color: var(--ink); font-weight: 500; } .wraps td { white-space: normal; overflow-wrap: anywhere; }
 """
 
 # One pointer moves the cross-hair of every chart to the same training step; the chart under it shows values.
@@ -116,7 +123,7 @@ const point = (chart, step) => chart.data.map((s, k) => {
     const cross = chart.svg.querySelector('.cross');
     cross.setAttribute('x1', s.x[i]); cross.setAttribute('x2', s.x[i]); cross.style.display = 'block';
   }
-  return { name: s.name, step: s.step[i], text: s.text[i], k };
+  return { name: s.name, step: s.step[i], text: s.text[i], colour: s.colour };
 });
 const row = (left, right, cls) => {
   const [line, a, b] = ['div', 'span', 'b'].map(tag => document.createElement(tag));
@@ -181,8 +188,9 @@ for (const chart of charts) {
     const shared = c => !('alone' in c.box.dataset);
     for (const other of charts) if (other !== chart && shared(chart) && shared(other)) point(other, step);
     const found = point(chart, step);
-    tip.replaceChildren(row(shared(chart) ? document.body.dataset.x : 'step', step.toLocaleString('en'), ''),
-      ...found.map(f => row(f.name, f.text, 'key s' + f.k)));
+    const unit = chart.box.dataset.x ?? (shared(chart) ? document.body.dataset.x : 'step');
+    tip.replaceChildren(row(unit, step.toLocaleString('en'), ''),
+      ...found.map(f => row(f.name, f.text, 'key s' + f.colour)));
     tip.style.display = 'block';
     const fits = event.clientX + 16 + tip.offsetWidth < innerWidth;
     tip.style.left = event.clientX + (fits ? 16 : -16 - tip.offsetWidth) + 'px';

@@ -13,7 +13,7 @@ from torch import Tensor
 from ludus.config import TrainConfig, to_dict
 from ludus.envs import make_eval_env
 from ludus.envs.abilities import describe_starts, names_of_few, start_words
-from ludus.envs.config import EnvConfig
+from ludus.envs.config import NOT_JUDGED, EnvConfig
 from ludus.envs.gym.config import GymConfig
 from ludus.envs.mujoco.settings import TABLES
 from ludus.envs.vec import Step, VecEnv, derive_seed
@@ -246,16 +246,11 @@ def limit_warnings(config: TrainConfig, env: VecEnv) -> tuple[str, ...]:
     )
 
 
-# Settings of an environment that change how it is trained in or simulated, not what an evaluation measures.
-_NOT_JUDGED = ("num_envs", "threads", "workers", "simulator", "assist", "assist_final", "resample",
-               "resample_every", "resample_floor", "resample_smoothing")  # fmt: skip
-
-
 def judged_task(config: EnvConfig) -> str:
     """The same for two configurations if evaluations in them can be compared."""
     settings = to_dict(config).items()
     # Empty tables say nothing: runs from before there were any are judged alike.
-    judged = {k: v for k, v in settings if k not in _NOT_JUDGED and not (k in TABLES and not v)}
+    judged = {k: v for k, v in settings if k not in NOT_JUDGED and not (k in TABLES and not v)}
     return hashlib.sha256(json.dumps(judged, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
 

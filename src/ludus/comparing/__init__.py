@@ -1,0 +1,1 @@
+"""Runs held against each other: read, grouped by their settings, compared. They may be a stranger's."""
