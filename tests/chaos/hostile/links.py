@@ -77,7 +77,6 @@ _LINKS = (
     ("metrics.jsonl", "metrics.jsonl"),
     ("metrics.jsonl", "precious.txt"),
     ("run.json", "precious.txt"),
-    ("standing.json", "precious.txt"),
     ("evaluation.json", "precious.txt"),
     ("evaluation.json.tmp", "precious.txt"),
     ("R_loss.f32", "precious.txt"),
@@ -89,6 +88,7 @@ _LINKS = (
     ("nan_dump", "keep"),
     ("checkpoints/step_000000016.tmp", "keep"),
     ("checkpoints/best", "../../.."),
+    ("standing.json", "precious.txt"),
 )
 _STEP_LINKS = ("{step}", "{step}.tmp", "damaged_{step}", "step_000000096", "step_000000096.tmp")
 _IN_STEP = ("policy.safetensors", "policy.json", "training.json", "training.safetensors", "manifest.json")
