@@ -283,3 +283,15 @@ def test_the_page_draws_every_seed_and_the_mean_with_its_interval_over_steps_and
     assert "slow, seed 3</title>" in page
     readout = re.findall(r'<script type="application/json">(.*?)</script>', page)
     assert [[s["name"] for s in json.loads(told)] for told in readout] == [["slow", "fast"]] * 2
+
+
+def test_a_wide_interval_does_not_flatten_the_curves(tmp_path: Path) -> None:
+    for seed, end in enumerate((50.0, 100.0)):
+        write_run(tmp_path / f"seed_{seed}", seed, (0.0, end))
+    comparison = ludus.compare(tmp_path)
+    estimate = comparison.figures[-1].summaries[0].mean
+    assert estimate is not None
+    assert estimate.high is not None
+    assert estimate.high > 300
+    ticks = re.findall(r'text-anchor="end">(-?[\d.]+)</text>', comparison.page)
+    assert max(map(float, ticks)) == 100

@@ -11,6 +11,7 @@ from ludus.show.pages import page_html, safe, tile
 
 GENERATOR = '<meta name="generator" content="ludus compare">'
 _MOST_TILES, _MOST_SETTINGS_GROUPS = 4, 12
+_MARGIN = 0.1  # above and below the curves
 _UNITS = (
     (2 * 3600.0, 3600.0, "hours"),
     (2 * 60.0, 60.0, "minutes"),
@@ -184,7 +185,7 @@ def _curves(numbers: Numbers) -> str:
         longest = max(run.curve.seconds[-1] for run in numbers.runs)
         size, unit = next((size, unit) for least, size, unit in _UNITS if longest >= least)
         charts.append(_chart(numbers, "over training time", unit, size, lambda curve: curve.seconds))
-    hint = "Thin: every seed. Thick: the mean with its 95 % interval, as far as all seeds of the group go."
+    hint = "Thin: every seed. Thick: the mean with its 95 % interval (cut at the edges), as far as all seeds go."
     return f'<h2>Curves</h2><div class="charts">{"".join(charts)}</div><p class="hint">{safe(hint)}</p>'
 
 
@@ -198,10 +199,18 @@ def _chart(numbers: Numbers, over: str, unit: str, size: float, axis: Any) -> st
         band = mean_curve([curve for curve, _ in drawn])
         if band.places:
             thick.append(Series(group.name, *band, smooth=False, look=_look(place), colour=place))
-    limits = (0.0, 1.0) if numbers.is_share else None
+    limits = (0.0, 1.0) if numbers.is_share else _limits(thin)
     title = f"{numbers.label[:1].upper()}{numbers.label[1:]} {over}"
     series = [*thin, *thick]
     return chart_html(Chart(title, series, numbers.show, limits, alone=True, x_name=unit, headline=""))
+
+
+def _limits(curves: Sequence[Series]) -> tuple[float, float] | None:
+    """Those of the seeds: the interval of a few of them may be many times as wide, and is cut."""
+    values = [value for curve in curves for value in curve.values]
+    low, high = min(values), max(values)
+    margin = _MARGIN * (high - low)
+    return (low - margin, high + margin) if margin else None
 
 
 def _rising(places: Sequence[float], values: Sequence[float], size: float) -> tuple[list[float], list[float]]:
