@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 # "envs.vec" is that file alone.
 MAP = {
     "errors": "",
+    "children": "",
     "version": "",
     "declared": "",
     "gymnasium_ids": "",
@@ -52,11 +53,14 @@ MAP = {
     "motion_viewing": "envs errors show",
     "runs": "algorithms.registry config config_files envs errors files measuring policies presets provenance "
     "rewards saved_run settings show stages training trust viewing",
-    "run": "config envs errors export filming policies rewards runs saved_run show training",
+    "seed_processes": "children envs errors files runs show training",
+    "experiment": "config envs errors files provenance ranges runs saved_run seed_processes show stages training",
+    "run": "config envs errors experiment export filming policies ranges rewards runs saved_run show training",
     "commands": "algorithms.registry algorithms.summaries comparing config config_files data declared envs errors "
-    "export files filming listing measuring motion_viewing presets ranges recording rewards runs saved_run "
-    "scaffold setting_names settings show stages training.run_facts training.run_folder training.standing trust",
-    "cli": "commands errors version",  # of the verbs their names; it imports the file of the one that is used
+    "experiment export files filming listing measuring motion_viewing presets ranges recording rewards runs "
+    "saved_run scaffold setting_names settings show stages training.run_facts training.run_folder "
+    "training.standing trust",
+    "cli": "children commands errors version",  # of the verbs their names: it imports the file of the one in use
     "__main__": "cli",
     "__init__": "algorithms.registry comparing gymnasium_ids listing nn run runs saved_run training version",
 }

@@ -20,7 +20,7 @@ import tyro
 import yaml
 
 import ludus
-from ludus import runs
+from ludus import experiment, runs
 from ludus.cli import run_verb
 from ludus.commands import COMMANDS
 from ludus.config_files import load_shared_config
@@ -168,6 +168,7 @@ def only_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(tyro, "cli", cli)
     monkeypatch.setattr(runs, "train", _stopping(runs.train))
+    monkeypatch.setattr(experiment, "train_seeds", _stopping(experiment.train_seeds))
 
 
 def _stopping(command: Callable[..., Any]) -> Callable[..., Any]:

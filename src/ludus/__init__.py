@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ludus.algorithms.registry import Algorithm, register_algorithm
     from ludus.comparing.face import Comparison, compare
     from ludus.listing import RunSummary, list_runs
-    from ludus.run import Run, resume, train
+    from ludus.run import Experiment, Run, resume, train
     from ludus.runs import make_env
     from ludus.saved_run import load
     from ludus.training.callbacks import Callback
@@ -29,6 +29,7 @@ _HOMES = {
     "Algorithm": "ludus.algorithms.registry",
     "Callback": "ludus.training.callbacks",
     "Comparison": "ludus.comparing.face",
+    "Experiment": "ludus.run",
     "Run": "ludus.run",
     "compare": "ludus.comparing.face",
     "RunSummary": "ludus.listing",
@@ -47,6 +48,7 @@ __all__ = [
     "Algorithm",
     "Callback",
     "Comparison",
+    "Experiment",
     "Run",
     "RunSummary",
     "__version__",

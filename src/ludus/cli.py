@@ -18,6 +18,7 @@ from pathlib import Path
 # Before torch and MuJoCo load: waiting threads sleep instead of taking a core from the simulation.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+from ludus.children import end_with_parent
 from ludus.commands import COMMANDS
 from ludus.errors import DEBUG, LudusError, did_you_mean, plain_text, tell_exception, users_line
 from ludus.version import __version__
@@ -34,6 +35,7 @@ _SHOWN_WHOLE = {"-h", "--help", "--help-all", "--json"}  # what these print is n
 
 def main() -> None:
     """Entry point: a user's mistake is one sentence and exit code 2, never a stack trace."""
+    end_with_parent()
     threading.excepthook = _report_thread
     warnings.formatwarning = _format_warning
     try:

@@ -131,6 +131,33 @@ def told(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
+_MOST_SEEDS = 10_000
+
+
+def read_seeds(seeds: Any) -> list[int]:
+    """5 stands for 0, 1, 2, 3, 4; "0-4" and "3,7,11" for what they say, and so does a list."""
+    wrong = ConfigError(f"--seeds is {told(seeds)}; say how many, 5, or which: 0-4, or 3,7,11.")
+    try:
+        if isinstance(seeds, str):
+            ends = [[read_whole(end) for end in part.split("-")] for part in seeds.split(",")]
+            if len(ends) == 1 and len(ends[0]) == 1:
+                return read_seeds(ends[0][0])
+            if any(len(pair) > 2 or pair[-1] - pair[0] > _MOST_SEEDS for pair in ends):
+                raise wrong
+            chosen = [seed for pair in ends for seed in range(pair[0], pair[-1] + 1)]
+        elif isinstance(seeds, int) and not isinstance(seeds, bool):
+            chosen = list(range(min(seeds, _MOST_SEEDS + 1)))
+        else:
+            chosen = [int(seed) for seed in seeds]
+    except (TypeError, ValueError):
+        raise wrong from None
+    if not chosen or min(chosen) < 0 or max(chosen) > LARGEST_SEED or len(chosen) > _MOST_SEEDS:
+        raise wrong
+    if len(set(chosen)) < len(chosen):
+        raise ConfigError(f"--seeds is {told(seeds)}; each seed can be trained once.")
+    return chosen
+
+
 def read_whole(text: str) -> int:
     """100000, 100_000, 1e5, 100k or 0.1M."""
     text = text.strip()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import gymnasium as gym
 import numpy as np
@@ -17,8 +17,10 @@ from ludus.envs.config import name_in
 from ludus.envs.given import give_again, name_of_env
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, did_you_mean
+from ludus.experiment import final_measurements, is_experiment, resume_seeds, seeds_of, train_seeds
 from ludus.policies.factory import name_of_network
 from ludus.policies.policy import MakeNetwork, Policy
+from ludus.ranges import read_seeds
 from ludus.saved_run import holds_policy, load, run_config, run_folder
 from ludus.show.console import Console
 from ludus.show.jsonl import read_metrics
@@ -33,6 +35,31 @@ if TYPE_CHECKING:
     _Path = Path
 else:
     _Path = type(Path())  # Python 3.11 has no other way to a path of one's own
+
+
+@overload
+def train(environment: Environment, /, *, seeds: int | str | Sequence[int], **settings: Any) -> Experiment: ...
+
+
+@overload
+def train(
+    environment: Environment,
+    /,
+    run_dir: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    console: Console | None = None,
+    config: TrainConfig | None = None,
+    overrides: dict[str, Any] | None = None,
+    network: MakeNetwork | str | None = None,
+    network_kwargs: dict[str, Any] | None = None,
+    quiet: bool = False,
+    stop_at: float = 0,
+    name: str = "",
+    tags: str | Sequence[str] = (),
+    note: str = "",
+    seeds: None = None,
+    **settings: Any,
+) -> Run: ...
 
 
 def train(
@@ -50,9 +77,11 @@ def train(
     name: str = "",
     tags: str | Sequence[str] = (),
     note: str = "",
+    seeds: int | str | Sequence[int] | None = None,
+    at_once: int = 0,
     **settings: Any,
-) -> Run:
-    """Train a policy, and return the run.
+) -> Run | Experiment:
+    """Train a policy, and return the run; with `seeds` a policy with each seed, and return the experiment.
 
     `environment`: the name of a preset, `"gym:CartPole-v1"`, a class of Gymnasium environments, a function that
     makes one, an instance (copies of it are trained in), a Gymnasium vector environment, or a `VecEnv` of Ludus.
@@ -67,14 +96,26 @@ def train(
     `run_dir`: the folder of the run; by default a new one under `runs/`, called `name` where that is given.
     `tags` and `note` are kept in the run, and shown by `ludus runs`. `quiet`: print warnings alone.
     `stop_at`: save and stop at the first iteration that reaches this step; `run.resume()` goes on exactly.
+
+    `seeds`: 5 (0 to 4), "3,7,11" or a list: each is trained in a process of its own, `at_once` as many as cores
+    and memory allow. A seed that fails does not end the others.
     """
-    console, labels = _silent(console, quiet), make_labels(name, tags, note)
+    labels = make_labels(name, tags, note)
     preset = environment if isinstance(environment, str) else name_of_env(environment)
     all_given = settings | (overrides or {})
     given = {key: str(read_address(v)) if isinstance(v, Run) else v for key, v in all_given.items()}
     if network is not None:
         given |= {"policy.network": name_of_network(network), "policy.network_kwargs": network_kwargs or {}}
-    return Run(runs.train(preset, run_dir, callbacks, console, config, given, _whole(stop_at), labels))
+    if seeds is None:
+        console = _silent(console, quiet)
+        return Run(runs.train(preset, run_dir, callbacks, console, config, given, _whole(stop_at), labels))
+    if callbacks or console is not None or "seed" in given:
+        raise ConfigError(
+            "With seeds= there is no seed=, callbacks= or console=: every seed is a process of its own."
+        )
+    chosen = read_seeds(seeds)
+    outcome = train_seeds(preset, chosen, run_dir, config, given, _whole(stop_at), at_once, quiet, labels)
+    return Experiment(outcome.folder)
 
 
 def resume(
@@ -95,6 +136,8 @@ def resume(
     """
     if env is not None:
         _hand_over(run_folder(run), env)
+    if is_experiment(run):
+        raise ConfigError(f"{run} holds several seeds. Go on with: ludus.Experiment({str(run)!r}).resume()")
     return Run(runs.resume(run, callbacks, _silent(console, quiet), overrides, trust, _whole(stop_at)))
 
 
@@ -105,7 +148,7 @@ def _silent(console: Console | None, quiet: bool) -> Console | None:
 def _whole(step: float) -> int:
     """2e4 is a step as well."""
     if isinstance(step, bool) or step != int(step):
-        raise ConfigError(f"stop_at is {step!r}; it must be a step of the training.")
+        raise ConfigError(f"{step!r} is not a number of steps.")
     return int(step)
 
 
@@ -291,6 +334,50 @@ class Run(_Path):
         """The address of a policy of the run, which all that is done with one takes."""
         which = self.which if which == "" else which
         return Path(f"{self.path}@{which}") if which != "" else self.path
+
+
+class Experiment:
+    """Several seeds of one training: its folder, and a `Run` for each seed.
+
+    `ludus.train(…, seeds=5)` returns one; `ludus.Experiment("runs/cartpole")` opens one that is there. It goes
+    wherever a path does.
+    """
+
+    def __init__(self, folder: str | Path, trust: bool = False) -> None:
+        self.path, self._trust = Path(folder), trust
+        seeds_of(self.path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    def __repr__(self) -> str:
+        return f"Experiment({str(self.path)!r})"
+
+    @property
+    def seeds(self) -> list[int]:
+        return [*seeds_of(self.path)]
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def __iter__(self) -> Iterator[Run]:
+        """The run of every seed."""
+        return (Run(folder, self._trust) for folder in seeds_of(self.path).values())
+
+    @property
+    def results(self) -> dict[int, dict[str, float]]:
+        """By seed, of those that are finished: the best policy on new starts, "mean_reward" and so on."""
+        return {seed: measured.result for seed, measured in final_measurements(self.path).items()}
+
+    def resume(
+        self, total_steps: float = 0, stop_at: float = 0, at_once: int = 0, quiet: bool = False
+    ) -> Experiment:
+        """Go on exactly with every seed that is not finished, or beyond its end, to `total_steps`."""
+        resume_seeds(self.path, _whole(total_steps), _whole(stop_at), "", self._trust, at_once, quiet)
+        return self
 
 
 def _hand_over(folder: Path, env: Environment) -> None:

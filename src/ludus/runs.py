@@ -77,6 +77,26 @@ def train(
     labels: Labels = Labels(),  # noqa: B008 (it cannot be changed)
 ) -> Path:
     """Train a preset or `gym:ID` and return the run's folder; `ludus.train` tells what the others are."""
+    config = whole_config(preset, config, overrides)
+    told = told_name(preset)
+    facts = labels.facts() | facts_of(preset, config)
+    with ExitStack() as held, console or Console() as screen:
+        folder = Path(run_dir) if run_dir else held.enter_context(new_folder(told, labels.name, str(config.seed)))
+        with closing(_trainer(config, folder, facts, screen, callbacks, stop_at)) as trainer:
+            started = trainer.begin()
+            held.enter_context(run_lock(folder))  # settings that do not work have left nothing behind
+            refuse_taken(folder)
+            create_run(folder, config, facts)
+            about = [*trainer.lines(), *trainer.job.lines(), *trainer.forecast()]
+            screen.plan(f"{told} → {folder}", [*about, *started, *about_given(config.env)])
+            trainer.run()
+            end = _measure_at_end(trainer)
+        _finish(trainer, end)
+    return folder
+
+
+def whole_config(preset: str, config: TrainConfig | None, overrides: dict[str, Any] | None) -> TrainConfig:
+    """What a training is made of: `config`, or that of the preset, and what is said besides."""
     refuse_while_importing()
     given = dict(overrides or {})
     algo = given.pop("algo", "") if config is None else ""  # which brings defaults of its own
@@ -90,21 +110,7 @@ def train(
         config = replace(config, start_from=pinned_address(config.start_from))
     if config.log.wandb and importlib.util.find_spec("wandb") is None:  # before anything is written
         raise ConfigError("W&B logging is on, but the package is missing: `pip install 'ludus[wandb]'`.")
-    told = told_name(preset)
-    facts = labels.facts() | facts_of(preset, config)
-    with ExitStack() as held, console or Console() as screen:
-        folder = Path(run_dir) if run_dir else held.enter_context(_new_folder(told, labels.name, config.seed))
-        with closing(_trainer(config, folder, facts, screen, callbacks, stop_at)) as trainer:
-            started = trainer.begin()
-            held.enter_context(run_lock(folder))  # settings that do not work have left nothing behind
-            _refuse_taken(folder)
-            _create_run(folder, config, facts)
-            about = [*trainer.lines(), *trainer.job.lines(), *trainer.forecast()]
-            screen.plan(f"{told} → {folder}", [*about, *started, *about_given(config.env)])
-            trainer.run()
-            end = _measure_at_end(trainer)
-        _finish(trainer, end)
-    return folder
+    return config
 
 
 def resume(
@@ -128,7 +134,9 @@ def resume(
         config = apply_overrides(saved, overrides or {})
         _clear_leftovers(folder)
         checkpoint = _where_to_go_on(address, screen)
-        facts = resumed(read_facts(folder) or facts_of(folder.resolve().parent.name, config), config)
+        facts = read_facts(folder) or facts_of(folder.resolve().parent.name, config)
+        if checkpoint is not None or overrides:
+            facts = resumed(facts, config)
         with closing(_trainer(config, folder, facts, screen, callbacks, stop_at)) as trainer:
             if checkpoint is None:
                 trainer.begin()
@@ -146,7 +154,7 @@ def resume(
                 )
             screen.remember(_metrics_of(folder)[: trainer.counters.metric_rows])
             screen.plan(f"resuming {folder} at {_place(trainer)}", trainer.lines())
-            _create_run(folder, config, facts)
+            create_run(folder, config, facts)
             if warning := forget_later(folder / RESULTS, trainer.step):
                 screen.warning(warning)
             if not trainer.complete:  # else a kill came between the last checkpoint and the end
@@ -160,6 +168,19 @@ def resume(
 def _place(trainer: Trainer) -> str:
     done, total, unit = f"{trainer.step:,}", f"{trainer.plan.total_steps:,}", trainer.plan.unit
     return f"step {done} of {total}" if unit == "steps" else f"{done} of {total} {unit}"
+
+
+def reached_its_end(folder: Path, stop_at: int = 0) -> bool:
+    """Whether a run is trained, to its end or to the step where it was to stop."""
+    made = checkpoints_in(folder / CHECKPOINTS)
+    stopped_as_asked = stop_at > 0 and bool(made) and step_of(made[-1]) >= stop_at
+    return stopped_as_asked or pointed_by(folder / FINAL) is not None
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run is trained to its end, measured and reported."""
+    made = checkpoints_in(folder / CHECKPOINTS)
+    return bool(made) and _is_finished(folder, run_config(folder), made[-1])
 
 
 def _is_finished(folder: Path, config: TrainConfig, newest: Path | None) -> bool:
@@ -203,7 +224,7 @@ def _trainer(
         if (folder / CONFIG).exists():
             return True
         folder.mkdir(parents=True, exist_ok=True)
-        _create_run(folder, config, facts)
+        create_run(folder, config, facts)
         return False
 
     if stop_at < 0:
@@ -338,7 +359,7 @@ def _command(verb: str, folder: Path) -> str:
     return f"ludus {verb} {shlex.quote(str(folder))}"
 
 
-def _refuse_taken(folder: Path) -> None:
+def refuse_taken(folder: Path) -> None:
     """A folder that holds a run, or files of the user's that one would overwrite, is left alone."""
     taken = taken_names(folder)
     if not taken or (taken == [MARK] and is_mark(folder / MARK)):  # a training was killed between the first files
@@ -354,7 +375,7 @@ def _refuse_taken(folder: Path) -> None:
     )
 
 
-def _create_run(folder: Path, config: TrainConfig, facts: dict[str, Any]) -> None:
+def create_run(folder: Path, config: TrainConfig, facts: dict[str, Any]) -> None:
     """The mark and the configuration first: with these alone, a run that was killed here goes on."""
     try:
         text = yaml.dump(to_dict(config), Dumper=PlainDumper, sort_keys=False)
@@ -376,7 +397,7 @@ def _clear_leftovers(folder: Path) -> None:
 
 
 @contextmanager
-def _new_folder(told: str, name: str, seed: int) -> Iterator[Path]:
+def new_folder(told: str, name: str, ending: str) -> Iterator[Path]:
     """Below runs/: of that name, or by default one that no other training has, however soon it begins.
 
     It is made at once, so that nobody else takes it, and goes again where the training leaves nothing in it.
@@ -385,7 +406,7 @@ def _new_folder(told: str, name: str, seed: int) -> Iterator[Path]:
     if name:
         yield parent / name
         return
-    folder = _made_folder(parent, f"{time.strftime('%Y%m%d-%H%M%S')}-{seed}")
+    folder = _made_folder(parent, f"{time.strftime('%Y%m%d-%H%M%S')}-{ending}")
     try:
         yield folder
     finally:

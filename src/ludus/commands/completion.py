@@ -50,8 +50,8 @@ Prints a script that completes verbs, presets, runs and flags. Once:
   zsh   ludus completion zsh > ~/.zfunc/_ludus      (with fpath+=~/.zfunc before compinit)
   fish  ludus completion fish > ~/.config/fish/completions/ludus.fish"""
 _ALWAYS = ("--quiet", "--debug", "--help")
-_OF_TRAIN = ("--algo", "--config", "--run-dir", "--name", "--tags", "--note", "--stop-at", "--trust", "--from",
-             "--help-all", *_ALWAYS)  # fmt: skip
+_OF_TRAIN = ("--algo", "--config", "--run-dir", "--name", "--tags", "--note", "--seeds", "--at-once", "--stop-at",
+             "--trust", "--from", "--help-all", *_ALWAYS)  # fmt: skip
 _CHECKPOINTS = ("best", "final", "newest")
 _MOST_RUNS = 200
 

@@ -43,9 +43,21 @@ def evaluate(arguments: list[str]) -> None:
             failures: List the episodes that failed and how they began.
             trust: Import the code that the run names, though you did not train it on this machine.
         """
-        _print_evaluation(run, episodes, stochastic, json, seed, clip, randomization, failures, trust)
+        _print_all(run, episodes, stochastic, json, seed, clip, randomization, failures, trust)
 
     call(command, arguments, "ludus eval")
+
+
+def _print_all(run: Path, episodes: int | None, stochastic: bool, as_json: bool, *options: Any) -> None:
+    """One run; or every seed of an experiment in turn, and what they come to."""
+    from ludus.experiment import is_experiment, seeds_of
+
+    if not is_experiment(run):
+        _print_evaluation(run, episodes, stochastic, as_json, *options)
+        return
+    for number, folder in seeds_of(run).items():
+        print(f"seed {number}")
+        _print_evaluation(folder, episodes, stochastic, as_json, *options)
 
 
 def _print_evaluation(

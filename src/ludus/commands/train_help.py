@@ -100,6 +100,7 @@ def _run_lines(config: TrainConfig) -> Iterator[Line]:
     yield Line("--algo", config.algo, " ".join(algorithm_summaries()))
     for name in ("seed", "device"):
         yield Line(flag_of(name), value_text(getattr(config, name)), docs[name])
+    yield Line("--seeds", "", "Several runs at once: 5, 0-4 or 3,7,11; --at-once N of them.")
     yield Line("--run-dir", "runs/…", "Where the run goes.")
     yield Line("--name", "", "Of the run, and of its folder below runs/; also --tags a,b and --note TEXT.")
     yield Line("--stop-at", "", "Save and stop at this step; 'ludus resume' goes on exactly.")

@@ -11,7 +11,9 @@ import tyro
 from ludus.algorithms.summaries import algorithm_summaries
 from ludus.commands.arguments import Flag, Verb, call, number_registry, take_flag, take_number, take_option
 from ludus.commands.environments import presets_text
+from ludus.errors import ConfigError
 from ludus.presets import OPEN_KINDS, find_preset, preset_summaries
+from ludus.ranges import read_seeds
 from ludus.training.run_facts import make_labels
 
 if TYPE_CHECKING:
@@ -57,6 +59,9 @@ def _train(name: str, rest: list[str]) -> None:
     rest, tags = take_option(rest, "--tags")
     rest, note = take_option(rest, "--note")
     labels = make_labels(run_name or "", tags or "", note or "")
+    rest, at_once = take_number(rest, "--at-once")
+    rest, seeds = take_option(rest, "--seeds")
+    chosen = None if seeds is None else read_seeds(seeds)
     rest, trust = take_flag(rest, "--trust")
     rest, help_all = take_flag(rest, "--help-all")
     base = _base(name, algo or "", Path(file) if file is not None else None, rest, trust)
@@ -81,14 +86,22 @@ def _train(name: str, rest: list[str]) -> None:
             f"{find_preset(name).summary} Another --algo ({', '.join(algorithm_summaries())}) brings settings and "
             "defaults of its own. Also: --config FILE (settings from a YAML file, before the flags), --trust "
             "(import the code that such a file names), --run-dir DIR (where the run goes), --name NAME, "
-            "--tags a,b and --note TEXT (kept in the run), --stop-at STEP (save and stop there). A section may "
-            "be left out where no other setting has the name."
+            "--tags a,b and --note TEXT (kept in the run), --stop-at STEP (save and stop there), --seeds 5, 0-4 "
+            "or 3,7,11 (a run of each), --at-once N (of them). A section may be left out where no other has "
+            "its name."
         ),
     )
     config = settle(config, given)
+    config = _with_kwargs(config, kwargs | _kwargs_of(config))
+    if chosen is not None:
+        if "seed" in given:
+            raise ConfigError("--seed and --seeds both say with which seed to train: give one of them.")
+        from ludus.experiment import train_seeds
+
+        outcome = train_seeds(name, chosen, run_dir, config, stop_at=stop_at, at_once=at_once, labels=labels)
+        sys.exit(outcome.exit_code)
     from ludus.runs import train as train_preset
 
-    config = _with_kwargs(config, kwargs | _kwargs_of(config))
     folder = train_preset(name, run_dir=run_dir, config=config, stop_at=stop_at, labels=labels)
     _exit_if_incomplete(folder, stop_at)
 
@@ -175,21 +188,27 @@ def resume(arguments: list[str]) -> None:
         total_steps: int = 0,
         stop_at: int = 0,
         device: str = "",
+        at_once: int = 0,
         trust: Annotated[bool, Flag] = False,
-    ) -> tuple[Path, int, int, str, bool]:
-        """Go on with a run, exactly where it was.
+    ) -> tuple[Path, int, int, str, int, bool]:
+        """Go on with a run, exactly where it was; with several seeds, with each that is not finished.
 
         Args:
-            run: Folder of the run; RUN@100000 or RUN@best goes back there and sets aside what came later.
+            run: Folder of the run, or of seeds; RUN@100000 or RUN@best goes back and sets aside what came later.
             total_steps: Train to this many steps instead of those planned.
             stop_at: Save and stop at the first iteration that reaches this step; schedules stay as planned.
             device: Go on here instead: cpu or cuda. All is kept but the random streams, which begin anew.
+            at_once: Of several seeds, how many at once; by default one a core, if memory suffices.
             trust: Import the code that the run names, though you did not train it on this machine.
         """
-        return run, total_steps, stop_at, device, trust
+        return run, total_steps, stop_at, device, at_once, trust
 
-    run, total_steps, stop_at, device, trust = call(arguments_of, arguments, "ludus resume")
+    run, total_steps, stop_at, device, at_once, trust = call(arguments_of, arguments, "ludus resume")
+    from ludus.experiment import is_experiment, resume_seeds
     from ludus.runs import resume as resume_run
+
+    if is_experiment(run):
+        sys.exit(resume_seeds(run, total_steps, stop_at, device, trust, at_once).exit_code)
 
     overrides: dict[str, Any] = {"loop.total_steps": total_steps, "loop.epochs": 0} if total_steps else {}
     overrides |= {"device": device} if device else {}
@@ -198,11 +217,9 @@ def resume(arguments: list[str]) -> None:
 
 def _exit_if_incomplete(folder: Path, stop_at: int) -> None:
     """A run that stopped where it was told to has done what was asked: a scheduler must not start it again."""
-    from ludus.training.run_folder import CHECKPOINTS, FINAL, checkpoint_folders, pointed_by
+    from ludus.runs import reached_its_end
 
-    newest = [int(path.name.removeprefix("step_")) for path in checkpoint_folders(folder / CHECKPOINTS)][-1:]
-    stopped_as_asked = stop_at > 0 and newest and newest[0] >= stop_at
-    if pointed_by(folder / FINAL) is None and not stopped_as_asked:
+    if not reached_its_end(folder, stop_at):
         sys.exit(_EXIT_INTERRUPTED)
 
 

@@ -47,7 +47,7 @@ class Console:
         self.state = RunState()
         self._loss_lines = LossLines()
         self._view: View | None
-        if mode == "dashboard" or (mode == "auto" and _can_draw(self._stream)):
+        if mode == "dashboard" or (mode == "auto" and can_draw(self._stream)):
             self._view = Dashboard(self._stream, self.state)
         else:
             self._view = PlainView(self._stream, self.state)
@@ -157,7 +157,7 @@ class Console:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
-def _can_draw(stream: TextIO) -> bool:
+def can_draw(stream: TextIO) -> bool:
     """A terminal that can move its cursor and show block characters."""
     try:
         return (

@@ -103,6 +103,18 @@ def _nvml(device: int) -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
     return None if failed else (library, handle)
 
 
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+def free_gpu_mb(device: int = 0) -> float | None:
+    """Memory that nobody takes of a GPU; None where it does not tell. Asking takes none."""
+    found, memory = _nvml(device), _Memory()
+    if found is None or found[0].nvmlDeviceGetMemoryInfo(found[1], ctypes.byref(memory)):
+        return None
+    return float(memory.free) / 2**20
+
+
 def _gpu_percent(device: int) -> float | None:
     """Share of the last moments in which the GPU was at work, for whomever; None where it does not tell."""
     found, rates = _nvml(device), _Rates()

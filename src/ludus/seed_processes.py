@@ -1,0 +1,222 @@
+"""Training several runs at once, each in a process of its own: what fits side by side, and how far each one is.
+
+A run is trained by `ludus resume RUN`, whether it has begun or not. What is known about it is read from its files,
+so a process says nothing to this one.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from ludus.children import start_command
+from ludus.envs import available_cores
+from ludus.errors import plain_text
+from ludus.files import parse_json
+from ludus.runs import reached_its_end
+from ludus.show.machine import free_gpu_mb
+from ludus.training.interrupt import Interrupt
+
+State = Literal["waiting", "training", "finished", "stopped", "failed"]
+_LOOK_S = 0.25
+_PATIENCE_S = 10.0  # for a process that was told to leave at once
+_ROOM = 1.2  # times what the largest process takes must be free before another one starts
+_CUDA_CONTEXT_MB = 600  # which every process on a GPU takes besides
+_LONGEST_REASON = 500
+_LOG_TAIL = 20_000
+
+
+@dataclass
+class Seed:
+    """A run that is trained beside others."""
+
+    number: int
+    folder: Path
+    state: State = "waiting"
+    step: int = 0
+    goal: int = 0  # the step at which its training ends; 0: not known yet
+    eta: float | None = None  # in seconds
+    seconds: float = 0.0  # that its process has run
+    evaluation: dict[str, float] = field(default_factory=dict)  # the newest
+    why: str = ""  # it failed
+    killed: bool = False  # by a signal: it can go on
+    memory_mb: float = 0.0
+    gpu_memory_mb: float = 0.0
+    process: "subprocess.Popen[bytes] | None" = None
+    tries: int = 0  # to train it
+    _read: int = 0  # bytes of its metrics.jsonl
+    _started: float = 0.0
+    began: bool = False  # its present process has written a row
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    @property
+    def share(self) -> float:
+        """Of its training that is done."""
+        return 1.0 if self.state == "finished" else min(1.0, self.step / self.goal) if self.goal else 0.0
+
+    def start(self, options: Sequence[object]) -> None:
+        self.read_rows()  # of before
+        self.state, self._started, self.began = "training", time.monotonic(), False
+        self.tries += 1
+        self.process = start_command(["resume", self.folder, *options], self.log)
+
+    def look(self, stop_at: int) -> None:
+        """Read what its training has written since, and notice its end."""
+        assert self.process is not None
+        code = self.process.poll()
+        self.seconds = time.monotonic() - self._started
+        self.read_rows()
+        if code is not None:
+            self._end(code, stop_at)
+
+    def _end(self, code: int, stop_at: int) -> None:
+        self.process = None
+        if code == 0:
+            self.state = "finished" if reached_its_end(self.folder) else "stopped"
+        elif code == os.EX_TEMPFAIL or reached_its_end(self.folder, stop_at):
+            self.state = "stopped"
+        else:
+            self.state, self.killed = "failed", code < 0
+            self.why = f"killed by {signal.Signals(-code).name}" if code < 0 else _last_words(self.log)
+
+    def read_rows(self) -> None:
+        """New rows of its metrics.jsonl; all of them again where a resume has cut it."""
+        with contextlib.suppress(OSError), (self.folder / "metrics.jsonl").open("rb") as file:
+            if os.fstat(file.fileno()).st_size < self._read:
+                self._read = 0
+            file.seek(self._read)
+            *lines, rest = file.read().split(b"\n")
+            self._read = file.tell() - len(rest)
+            for line in lines:
+                with contextlib.suppress(ValueError):
+                    row = parse_json(line)
+                    self._note({name: value for name, value in row.items() if isinstance(value, int | float)})
+
+    def _note(self, row: dict[str, float]) -> None:
+        self.step, self.began = int(row.get("step", self.step)), True
+        eta, rate = row.get("time/eta_s"), row.get("time/fps")
+        if eta is not None and rate is not None:
+            self.eta, self.goal = eta, self.step + round(eta * rate)
+        self.memory_mb = max(self.memory_mb, row.get("system/memory_mb", 0.0))
+        self.gpu_memory_mb = max(self.gpu_memory_mb, row.get("system/gpu_memory_reserved_mb", 0.0))
+        if any(name.startswith(("eval/", "reward/")) for name in row):
+            self.evaluation = row
+
+
+def _last_words(log: Path) -> str:
+    """What a process said last: the sentence of its error."""
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+        if lines:
+            return plain_text(lines[-1].removeprefix("ludus: "), _LONGEST_REASON)
+    return "it said nothing"
+
+
+@dataclass
+class Pool:
+    """Trains the seeds, as many at once as there is room for."""
+
+    seeds: list[Seed]
+    at_once: int
+    options: Sequence[object]  # of `ludus resume`
+    stop_at: int = 0
+    on_gpu: bool = False
+    interrupted: bool = False
+
+    @property
+    def running(self) -> list[Seed]:
+        return [seed for seed in self.seeds if seed.state == "training"]
+
+    @property
+    def waiting(self) -> list[Seed]:
+        return [seed for seed in self.seeds if seed.state == "waiting"]
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds until all are trained, if those that wait take as long as the others."""
+        begun = [s for s in self.seeds if s.state in ("training", "finished", "stopped") and s.seconds]
+        if not begun or any(seed.eta is None for seed in self.running):
+            return None
+        ends = sorted(seed.eta or 0.0 for seed in self.running) or [0.0]
+        whole = sum(seed.seconds + (seed.eta or 0.0) * (seed in self.running) for seed in begun) / len(begun)
+        ends += [0.0] * (min(self.at_once, len(self.seeds)) - len(ends))
+        for _ in self.waiting:
+            ends = sorted((ends[0] + whole, *ends[1:]))
+        return ends[-1]
+
+    def run(self, tell: Callable[[], None], announce: Callable[[str], None]) -> None:
+        """Until all have ended. `tell` is called after every look at them."""
+        try:
+            with Interrupt(announce) as interrupt:
+                while self.running or (self.waiting and not self.interrupted):
+                    if interrupt.requested and not self.interrupted:
+                        self.interrupted = True
+                        self._send(signal.SIGTERM)
+                    self._start_more()
+                    time.sleep(_LOOK_S)
+                    for seed in self.running:
+                        seed.look(self.stop_at)
+                    self._reconsider()
+                    tell()
+        except KeyboardInterrupt:  # the second: they save what is new and leave at once, too
+            self._send(signal.SIGTERM)
+            self._wait()
+            raise
+        finally:
+            self._send(signal.SIGKILL)  # only where something broke here
+
+    def _start_more(self) -> None:
+        while not self.interrupted and self.waiting and len(self.running) < self.at_once and self._has_room():
+            self.waiting[0].start(self.options)
+
+    def _has_room(self) -> bool:
+        """Whether the memory of host and GPU suffices for one more; the first shows how much that is."""
+        if not self.running:
+            return True
+        if not all(seed.memory_mb for seed in self.running):
+            return not self.on_gpu and psutil.virtual_memory().available > psutil.virtual_memory().total / 2
+        if _ROOM * max(seed.memory_mb for seed in self.running) * 2**20 > psutil.virtual_memory().available:
+            return False
+        free = free_gpu_mb() if self.on_gpu else None
+        return free is None or _ROOM * max(s.gpu_memory_mb for s in self.running) + _CUDA_CONTEXT_MB < free
+
+    def _reconsider(self) -> None:
+        """What could not begin beside others, for want of memory, is tried again when one of them has ended.
+
+        A mistake in the settings is the same for every seed: those that wait do not repeat it.
+        """
+        refused = [s for s in self.seeds if s.state == "failed" and not s.began and not s.killed]
+        for seed in refused:
+            if self.running and seed.tries == 1 and not self.interrupted:
+                seed.state, self.at_once = "waiting", len(self.running)
+        if refused and not self.running and not any(seed.step for seed in self.seeds):
+            for seed in self.waiting:
+                seed.state, seed.why = "failed", refused[0].why
+
+    def _send(self, number: signal.Signals) -> None:
+        for seed in self.running:
+            if seed.process is not None and seed.process.poll() is None:
+                seed.process.send_signal(number)
+
+    def _wait(self) -> None:
+        until = time.monotonic() + _PATIENCE_S
+        for seed in self.running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                assert seed.process is not None
+                seed.process.wait(max(0.0, until - time.monotonic()))
+
+
+def most_at_once(seeds: int) -> int:
+    """One process a core: it simulates on all of them, but learns and acts on one."""
+    return max(1, min(seeds, available_cores()))
