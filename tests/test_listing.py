@@ -270,6 +270,8 @@ def test_a_folder_of_seeds_is_one_line_with_the_means(copy: Callable[..., Path],
     assert whole.as_json().keys() == whole.as_json()["runs"][0].keys()
     assert list_runs(tmp_path / "exp") == [whole]
     assert [run.runs for run in list_runs(tmp_path / "exp" / "seed_1")] == [()]
+    (tmp_path / "exp" / "experiment.json").write_text(json.dumps({"name": "wide"}))
+    assert list_runs(tmp_path)[0].name == "wide"
     runs_command(["tag", str(tmp_path / "exp"), "all"])
     assert all("all" in run.tags for run in list_runs(tmp_path)[0].runs)
 

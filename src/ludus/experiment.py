@@ -32,10 +32,9 @@ from ludus.show.text import duration, evaluation_line
 from ludus.stages import read_stages
 from ludus.training.checkpoint import checkpoints_in, step_of
 from ludus.training.run_facts import Labels
-from ludus.training.run_folder import CHECKPOINTS, RESULTS
+from ludus.training.run_folder import CHECKPOINTS, EXPERIMENT, RESULTS
 from ludus.training.run_lock import run_lock
 
-EXPERIMENT = "experiment.json"
 _MOST_BYTES = 1_000_000
 
 

@@ -22,6 +22,7 @@ from ludus.training.run_facts import FACTS, labels_in, read_facts
 from ludus.training.run_folder import (
     CHECKPOINTS,
     CONFIG,
+    EXPERIMENT,
     FINAL,
     LOCK,
     checkpoint_folders,
@@ -301,12 +302,11 @@ _WORST_FIRST: tuple[State, ...] = ("running", "damaged", "failed", "stopped", "f
 
 def _experiment(folder: Path, runs: list[RunSummary]) -> RunSummary:
     """Numbers are means; its state is that of the run that is furthest from finished, or running."""
-    first = runs[0]
-    own_name = {run.name for run in runs} == {first.name} and first.name != first.path.name
+    first, own_name = runs[0], labels_in(read_facts(folder, EXPERIMENT)).name
     troubles = [f"{run.path.name}: {run.problem}" for run in runs if run.problem]
     return RunSummary(
         folder,
-        first.name if own_name else plain_text(folder.resolve().name, 100),
+        own_name or plain_text(folder.resolve().name, 100),
         _common([run.preset for run in runs]),
         _common([run.algo for run in runs]),
         tuple(seed for run in runs for seed in run.seeds),

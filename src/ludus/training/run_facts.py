@@ -21,10 +21,10 @@ _TAG = re.compile(r"[^\s,#-][^\s,]{0,49}")
 _MOST_TAGS, _LONGEST_NOTE = 50, 2_000
 
 
-def read_facts(folder: Path) -> dict[str, Any]:
-    """run.json; empty where it is lost or damaged, which is no reason to lose the run as well."""
+def read_facts(folder: Path, name: str = FACTS) -> dict[str, Any]:
+    """run.json, or an experiment's file; empty where it is lost or damaged: no reason to lose the run as well."""
     try:
-        facts = persistently(lambda: read_json(folder / FACTS, _FACTS_BYTES))
+        facts = persistently(lambda: read_json(folder / name, _FACTS_BYTES))
     except (OSError, LudusError):
         return {}
     return facts if isinstance(facts, dict) else {}

@@ -23,6 +23,7 @@ SET_ASIDE = "set_aside"
 EPISODES = "episodes.jsonl"
 RESULTS = "results.json"
 STANDING = "standing.json"
+EXPERIMENT = "experiment.json"  # in a folder of runs
 RECORDS = (CONFIG, "run.json", "trust.json", "metrics.jsonl", "evaluation.json", EPISODES, RESULTS, STANDING,
            "R_loss.f32")  # fmt: skip
 _FOLDERS = (CHECKPOINTS, SET_ASIDE, "tb", "tb/by_batch", "wandb", "nan_dump")
