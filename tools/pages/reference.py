@@ -113,7 +113,7 @@ def python() -> str:
     """What `import ludus` gives, by its docstrings."""
     names = [name for name in ludus.__all__ if not name.startswith("__")]
     homes = {name: f"{ludus._HOMES[name]}.{name}" for name in names if name != "nn"}
-    first = ("train", "Run", "load", "resume", "make_env", "Callback", "Algorithm", "register_algorithm")
+    first = ("train", "Run", "load", "resume", "list_runs", "make_env", "Callback", "Algorithm")
     ordered = sorted(homes, key=lambda name: first.index(name) if name in first else len(first))
     options = "    options:\n      heading: ludus.{name}\n      toc_label: {name}\n"
     blocks = [f"::: {homes[name]}\n{options.format(name=name)}" for name in ordered]
