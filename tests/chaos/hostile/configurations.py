@@ -14,7 +14,7 @@ def _set(name: str, value: Any, sandbox: Sandbox, random: Random) -> None:
     *path, last = name.split(".")
     place = config
     for part in path:
-        place = place[part]
+        place = place.setdefault(part, {})
     place[last] = value
     write_config(sandbox.run, config)
 

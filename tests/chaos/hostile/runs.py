@@ -22,6 +22,8 @@ from .links import hostile_links
 from .pages import hostile_pages
 from .spoiling import BASES, VERBS, Hostile, read_config, write_config
 
+_PAGES = {"report": "run/report.html", "compare": "home/comparison.html"}  # where what was planted could stand
+
 
 def preparations(wanted: Sequence[tuple[str, int]], shared: Path) -> list[Callable[[], str]]:
     """Train the runs that these trials spoil. Each gives what went wrong."""
@@ -45,7 +47,7 @@ def judge(trial: Trial) -> Result:
     """Spoil a fresh copy for every verb, and see."""
     hostile = KINDS[trial.kind][0][trial.number]
     result = Result(trial.kind, trial.number, trial.command, hostile.name, survived=True)
-    for verb in (*hostile.verbs, "runs"):  # which lists whatever it is
+    for verb in (*hostile.verbs, "runs", "compare"):  # which list and read whatever it is
         sandbox = Sandbox(trial.folder / verb)
         sandbox.make()
         shutil.copytree(trial.shared / "bases" / hostile.base / "run", sandbox.run, symlinks=True)
@@ -55,8 +57,8 @@ def judge(trial: Trial) -> Result:
             result.problems.append(f"it succeeds, and must not: {ended.line} {ended.output[-200:]!r}")
         if ended.code != 0 and verb in hostile.accepted:
             result.problems.append(f"it is refused, and nothing is wrong: {ended.line}")
-        if verb == "report" and hostile.planted:
-            _look_for_planted(result, sandbox, hostile, ended)
+        if verb in _PAGES and hostile.planted:
+            _look_for_planted(result, sandbox.here / _PAGES[verb], hostile, ended)
         _make_readable(trial.folder)
     result.survived = not result.problems
     return result
@@ -67,15 +69,15 @@ def _arguments(verb: str, hostile: Hostile) -> list[str]:
         "eval": ["--episodes", "2"],
         "resume": ["--total-steps", "96"] if hostile.more_steps else [],
         "export": ["home/policy.onnx"],
+        "compare": ["--page", "home/comparison.html"],
         "play": ["--seconds", "0.5", "--port", "18080"],
     }
     return [verb, "run", *more.get(verb, [])]
 
 
-def _look_for_planted(result: Result, sandbox: Sandbox, hostile: Hostile, ended: Ended) -> None:
-    page = sandbox.run / "report.html"
+def _look_for_planted(result: Result, page: Path, hostile: Hostile, ended: Ended) -> None:
     if page.is_file() and hostile.planted in page.read_text(errors="replace"):
-        result.problems.append(f"what was planted stands in the report: {ended.line}")
+        result.problems.append(f"what was planted stands in {page.name}: {ended.line}")
 
 
 def _make_readable(folder: Path) -> None:
