@@ -175,7 +175,10 @@ def test_all_seeds_are_trained_and_their_mean_and_the_worst_are_told(tmp_path: P
     rewards = {seed: r["mean_reward"] for seed, r in ludus.Experiment(folder).results.items()}
     worst = min(rewards, key=lambda seed: rewards[seed])
     assert f"worst: seed {worst}," in result.stdout
+    told = assert_no_traceback(run(command("eval", folder, "--episodes", "4", "--json")))
+    assert [json.loads(line)["seed"] for line in told.stdout.splitlines()] == [3, 5, 11]
     measured = assert_no_traceback(run(command("eval", folder, "--episodes", "4")))
+    assert "Mean over 3 seeds: reward" in measured.stdout
     assert [line for line in measured.stdout.splitlines() if line.startswith("seed ")] == [
         "seed 3",
         "seed 5",

@@ -244,6 +244,7 @@ def _closing_lines(outcome: Outcome, config: TrainConfig, seconds: float) -> lis
     used = {}
     if measured := final_measurements(folder):
         used[f"ludus eval {quoted} --episodes 200"] = "how good each seed is, on new starts"
+        used[f"ludus compare {quoted}"] = "curves of all seeds in one page"
     if config.log.tensorboard:
         used[f"tensorboard --logdir {quoted}"] = "all curves"
     width = max(map(len, used), default=0)

@@ -1,14 +1,18 @@
 """`ludus eval`, `play`, `report`, `video` and `export`: what a run has learned."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from ludus.commands.arguments import Flag, Verb, call
 from ludus.errors import plain_text
+
+if TYPE_CHECKING:
+    from ludus.show.results import Measurement
 
 _MOST_FAILURES = 100  # listed
 
@@ -33,7 +37,8 @@ def evaluate(arguments: list[str]) -> None:
         chosen; a table tells how each went, the worst first.
 
         Args:
-            run: Folder of the run: its best policy; RUN@final, RUN@newest or RUN@100000: that of a checkpoint.
+            run: Folder of the run: its best policy; RUN@final, RUN@newest or RUN@100000: that of a checkpoint. Or
+                the folder of several seeds: each in turn, and their mean.
             episodes: How many; by default as many as after the training. Fixed starts are all played once.
             stochastic: Sample actions instead of taking the most likely ones.
             json: Print the result as JSON; the table is in its "rows".
@@ -49,18 +54,27 @@ def evaluate(arguments: list[str]) -> None:
 
 
 def _print_all(run: Path, episodes: int | None, stochastic: bool, as_json: bool, *options: Any) -> None:
-    """One run; or every seed of an experiment in turn, and what they come to."""
+    """One run; or every seed of an experiment in turn, and their mean. As JSON, a line for each seed."""
+    from ludus.envs import display_of
     from ludus.experiment import is_experiment, seeds_of
+    from ludus.saved_run import run_config
+    from ludus.show.seeds import summary_lines
 
     if not is_experiment(run):
-        _print_evaluation(run, episodes, stochastic, as_json, *options)
+        _print_evaluation({}, run, episodes, stochastic, as_json, *options)
         return
+    measured: dict[int, Measurement] = {}
     for number, folder in seeds_of(run).items():
-        print(f"seed {number}")
-        _print_evaluation(folder, episodes, stochastic, as_json, *options)
+        if not as_json:
+            print(f"seed {number}")
+        kept = _print_evaluation({"seed": number}, folder, episodes, stochastic, as_json, *options)
+        measured |= {} if kept is None else {number: kept}
+    if measured and not as_json:
+        print("", summary_lines(measured, display_of(run_config(folder).env))[-1], sep="\n")
 
 
 def _print_evaluation(
+    about: Mapping[str, Any],
     run: Path,
     episodes: int | None,
     stochastic: bool,
@@ -70,7 +84,8 @@ def _print_evaluation(
     randomization: str,
     failures: bool,
     trust: bool,
-) -> None:
+) -> "Measurement | None":
+    """What was measured of a policy; `about` says besides which it is, in the JSON."""
     from ludus.envs import display_of
     from ludus.measuring import measure_run
     from ludus.saved_run import holds_policy, run_config, run_folder
@@ -86,24 +101,29 @@ def _print_evaluation(
 
         metrics = held_out_metrics(run)
         told = {name.removeprefix("reward/"): value for name, value in metrics.items()}
-        print(json.dumps(told) if as_json else f"held-out episodes: {evaluation_line(metrics)}")
-        return
+        print(json.dumps({**about, **told}) if as_json else f"held-out episodes: {evaluation_line(metrics)}")
+        return None
     measured = measure_run(run, episodes, not stochastic, seed, clips, trust, randomization or None)
     assert measured is not None  # nothing stops it
     kept, rows = measured.kept, measured.table
     played = episodes_of(measured.evaluation.record(), kept.words)
     if as_json:
-        answer: dict[str, Any] = {"success_rate": None, **kept.result}  # the first is there for every environment
+        answer: dict[str, Any] = {
+            **about,
+            "success_rate": None,
+            **kept.result,
+        }  # the first is there for every environment
         answer |= {"rows": rows} if rows else {}
         answer |= {"failures": [asdict(episode) for episode in failures_of(played)]} if failures else {}
         print(json.dumps(answer))
-        return
+        return kept
     display = display_of(config.env)
     print(*result_lines(kept, display), sep="\n")
     if rows and display.table:
         print("", *table_lines(display.table, rows), sep="\n")
     if failures:
         print("", *failure_lines(played, _MOST_FAILURES), sep="\n")
+    return kept
 
 
 def play(arguments: list[str]) -> None:

@@ -66,7 +66,8 @@ class SeedsView:
         self._close()
 
     def plan(self, lines: Sequence[str]) -> None:
-        self._write(self._title, *(f"  {line}" for line in lines))
+        title = [self._title] if self._console is None else []  # a dashboard has it
+        self._write(*title, *(f"  {line}" for line in lines))
 
     def show(self, seeds: Sequence[SeedLine], eta: float | None) -> None:
         """Where all of them are, and how long the whole will take."""
