@@ -165,6 +165,7 @@ def test_a_training_in_the_words_of_another_library(tmp_path: Path) -> None:
         ("gym:CartPole-v1 --every 5", "is a setting of eval and checkpoint: say which, --eval.every or"),
         ("gym:CartPole-v1 --policy MlpPolicy", "--policy: the network follows the observations"),
         ("gym:CartPole-v1 --seed", "--seed needs a value"),
+        ("gym:CartPole-v1 --seed 1 2 3", "Several are an experiment: --seeds 1,2"),
         ("gym:CartPole-v1 --callback a:B", "given in Python: ludus.train(…, callbacks=["),
         ("my_env:Reach", "Did you mean 'gym:my_env:Reach'?"),
         ("gmy:CartPole-v1", "Did you mean 'gym:CartPole-v1'?"),

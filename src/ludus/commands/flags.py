@@ -56,7 +56,10 @@ def _written(name: str, truth: bool, given: list[str], config: TrainConfig) -> I
         raise ConfigError(f"{flag_of(name)} is not switched off by 'no': give it a value.")
     if not given or given[0].startswith("--"):
         raise ConfigError(f"{flag_of(name)} needs a value.")
-    ours = translate(name, given.pop(0), config)
+    value = given.pop(0)
+    if full == "seed" and given and given[0].isdigit():
+        raise ConfigError(f"--seed takes one number. Several are an experiment: --seeds {value},{given[0]}")
+    ours = translate(name, value, config)
     return iter([part for full, value in ours.items() for part in (flag_of(full), str(value))])
 
 
