@@ -149,7 +149,7 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "even window": (("train", "forage", "--env.window", "4"), ("--env.window is 4", "odd")),
     "many berries": (("train", "forage", "--env.berries", "90"), ("--env.berries is 90", "49 free cells")),
     "almost a preset": (("train", "forrage"), ("Did you mean 'forage'", "pettingzoo:…")),
-    "no device": (("train", "forage", "--device", "meta"), ("--device meta", "cpu nor cuda", "ludus doctor")),
+    "no device": (("train", "forage", "--device", "meta"), ("--device meta", "take cpu, or cuda", "ludus doctor")),
     "pettingzoo module": (("train", "pettingzoo:nowhere:env"), ("'nowhere'", "'nowhere:env'", "installed")),
     "pettingzoo callable": (
         ("train", "pettingzoo:pettingzoo_test_envs:Aren"), ("no 'Aren'", "Did you mean 'Arena'"),

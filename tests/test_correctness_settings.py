@@ -226,12 +226,12 @@ def test_correctness_14_total_steps_win_over_a_presets_epochs(preset: str) -> No
 def test_correctness_14_the_flag_wins_on_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     planned: list[TrainConfig] = []
 
-    def train(name: str, run_dir: str | None, config: TrainConfig) -> Path:
+    def train(name: str, run_dir: str | None, config: TrainConfig, **_: Any) -> Path:
         planned.append(config)
         return tmp_path
 
     monkeypatch.setattr("ludus.runs.train", train)
-    monkeypatch.setattr("ludus.commands.training._exit_if_incomplete", lambda folder: None)
+    monkeypatch.setattr("ludus.commands.training._exit_if_incomplete", lambda *_: None)
     (tmp_path / "mine.yaml").write_text("loop: {epochs: 5}\n")
     arguments = ["--total-steps", "20000", "--eval.every", "5000", "--config", str(tmp_path / "mine.yaml")]
     monkeypatch.setattr("sys.argv", ["ludus", "train", "rrd-mujoco:Pendulum-v1", *arguments])

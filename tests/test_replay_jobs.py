@@ -538,7 +538,7 @@ def test_a_reward_alone_is_learned_from_recorded_episodes(tmp_path: Path, file: 
     for row in measures:
         assert {"reward/AUC", "reward/R2", "reward/correlation", "TimeCost(sec)/test"} <= row.keys()
         assert row["reward/AUC"] > 0.7  # 0.5 is chance
-        assert row["reward/R2"] > 0.3
+        assert row["reward/R2"] > 0.1  # 0: no better than the mean return
     losses = np.fromfile(run / "R_loss.f32", "float32")
     assert len(losses) == 1600
     assert losses[-400:].mean() < losses[:100].mean() / 2
