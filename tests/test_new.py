@@ -152,3 +152,10 @@ def test_a_motor_gets_a_servo_as_strong_as_itself_that_goes_to_its_target_and_st
     mujoco.mj_step(model, data, nstep=round(3 / model.opt.timestep))
     assert abs(data.qpos[0] - 1.0) < 0.1
     assert abs(data.qvel[0]) < 0.05
+
+
+def test_a_servo_is_no_stronger_than_the_forcerange_of_its_motor() -> None:
+    spec = mujoco.MjSpec.from_string(ARM.replace('joint="shoulder"', 'joint="shoulder" forcerange="-0.1 0.1"'))
+    model = with_servos(spec, servo_gains(spec.compile()))
+    gear = 20.0
+    np.testing.assert_allclose(model.actuator_forcerange[0], (-0.1 * gear, 0.1 * gear))

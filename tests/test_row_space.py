@@ -57,7 +57,8 @@ def test_numbers_alone_are_gymnasiums_flat_row() -> None:
 @pytest.mark.parametrize(("value", "error"), [(3, ValueError), (-2, ValueError), (0.5, TypeError)])
 def test_a_choice_that_is_not_there_is_refused(value: float, error: type[Exception]) -> None:
     row = RowSpace(spaces.Dict({"kind": spaces.Discrete(3, start=-1), "pose": VECTOR}))
-    assert row.to_row({"kind": 1, "pose": np.zeros((3, 2))}).tolist() == [0, 0, 1, *[0] * 6]
+    for there in (1, np.int64(1), np.array([1])):
+        assert row.to_row({"kind": there, "pose": np.zeros((3, 2))}).tolist() == [0, 0, 1, *[0] * 6]
     with pytest.raises(error):
         row.to_row({"kind": value, "pose": np.zeros((3, 2))})
 

@@ -107,6 +107,8 @@ class RowSpace(spaces.Box):
             elif choices is None:
                 row[place] = _numbers_of(value, part)
             else:
+                if isinstance(value, np.ndarray) and value.size == 1:  # as many give it
+                    value = value.item()
                 chosen = operator.index(value) - choices.start
                 if not 0 <= chosen < len(choices):
                     raise ValueError(f"its part {part.name!r} is {value}; its space says {part.space}")

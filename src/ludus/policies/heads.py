@@ -217,7 +217,8 @@ class CategoricalHead(StochasticHead):
         self.squeeze = squeeze
         self.register_buffer("start", torch.tensor(start))
         # Where each choice begins when all lie side by side; not part of what is learned.
-        self.register_buffer("offsets", torch.tensor([0, *choices[:-1]]).cumsum(0), persistent=False)
+        begins = list(itertools.accumulate(choices[:-1], initial=0))
+        self.register_buffer("offsets", torch.tensor(begins), persistent=False)
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         uniform = torch.rand((*shape, self.noise_size), generator=generator, device=generator.device)

@@ -90,7 +90,7 @@ COLUMNS = {
 
 
 def upright(matrix: Tensor) -> Tensor:
-    """[n, 9] the rotation matrices of cubes, taken as the one of the 24 alike that is turned the least.
+    """[n, 9] the rotation matrices of cubes, taken as the one of the 24 alike that has the top up and x ahead.
 
     A cube that has tipped over looks as before, and is to be grasped as before.
     """

@@ -139,12 +139,14 @@ def is_servo(model: mujoco.MjModel, actuator: int) -> bool:
 
 def is_motor(model: mujoco.MjModel, actuator: int) -> bool:
     """Whether the control is the force itself, of a hinge or a slide."""
-    joint = joint_of(model, actuator)
+    joint, by = joint_of(model, actuator), model.actuator_trntype[actuator]
     bare = (
         model.actuator_dyntype[actuator] == mujoco.mjtDyn.mjDYN_NONE and not model.actuator_biasprm[actuator].any()
     )
     fixed = model.actuator_gaintype[actuator] == mujoco.mjtGain.mjGAIN_FIXED
-    return joint is not None and bool(bare and fixed) and int(model.jnt_type[joint]) in (_HINGE, _SLIDE)
+    if joint is None or by != mujoco.mjtTrn.mjTRN_JOINT or int(model.jnt_type[joint]) not in (_HINGE, _SLIDE):
+        return False
+    return bool(bare and fixed)
 
 
 def control_units(model: mujoco.MjModel) -> list[str]:
@@ -224,9 +226,7 @@ def with_servos(spec: mujoco.MjSpec, gains: Mapping[str, Gains]) -> mujoco.MjMod
     for actuator in spec.actuators:
         if actuator.target not in gains or actuator.trntype != mujoco.mjtTrn.mjTRN_JOINT:
             continue
-        limited = actuator.ctrlrange[0] < actuator.ctrlrange[1]
-        most = np.abs(actuator.ctrlrange).max() if limited else UNLIMITED_CONTROL
-        force = most * abs(actuator.gainprm[0] * actuator.gear[0])
+        force = _strength_of(before, actuator.id)
         stiffness, damping = gains[actuator.target]
         actuator.gear = [1, 0, 0, 0, 0, 0]
         actuator.gainprm = [stiffness, *[0] * (len(actuator.gainprm) - 1)]
@@ -236,6 +236,16 @@ def with_servos(spec: mujoco.MjSpec, gains: Mapping[str, Gains]) -> mujoco.MjMod
         around = [float(bound[0]) for bound in ranges_of(before, [actuator.target])]
         actuator.ctrllimited, actuator.ctrlrange = mujoco.mjtLimited.mjLIMITED_TRUE, around
     return _with_home(spec.compile(), gains)
+
+
+def _strength_of(model: mujoco.MjModel, motor: int) -> float:
+    """The most force that a motor puts on its joint."""
+    limited = model.actuator_ctrllimited[motor]
+    control = np.abs(model.actuator_ctrlrange[motor]).max() if limited else UNLIMITED_CONTROL
+    push = control * abs(model.actuator_gainprm[motor, 0])
+    if model.actuator_forcelimited[motor]:
+        push = min(push, np.abs(model.actuator_forcerange[motor]).max())
+    return float(push * abs(model.actuator_gear[motor, 0]))
 
 
 def _with_home(model: mujoco.MjModel, joints: Mapping[str, Gains]) -> mujoco.MjModel:
