@@ -266,6 +266,21 @@ def test_json_has_the_same_numbers_and_writes_nothing(
     assert not (tmp_path / "comparison.html").exists()
 
 
+def test_settings_that_json_does_not_know_are_told_as_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd = ["2026-01-02", ".nan", "-.inf", "!!binary aGk=", "!!set {a}", "[.nan]", "0.5", "[64, x]"]
+    runs = [write_run(tmp_path / name) for name in "ab"]
+    lines = [f"odd_{i}: {value}\n" for i, value in enumerate(odd)]
+    with (runs[0] / "config.yaml").open("a") as file:
+        file.writelines(lines)
+    run_verb("compare", [*map(str, runs), "--json"])
+    told = json.loads(capsys.readouterr().out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert list(told["groups"][0]["settings"].values()) == [
+        '"2026-01-02"', "NaN", "-Infinity", "\"b'hi'\"", "\"{'a'}\"", "[NaN]", 0.5, [64, "x"]
+    ]  # fmt: skip
+
+
 def test_a_file_of_the_users_is_not_overwritten_by_a_page(tmp_path: Path) -> None:
     comparison = ludus.compare(write_run(tmp_path / "run"))
     page = comparison.write_page(tmp_path / "page.html")

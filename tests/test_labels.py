@@ -10,11 +10,13 @@ import pytest
 
 import ludus
 import warm_python
+from compared_runs import write_run
 from ludus.commands.listing import runs as runs_command
 from ludus.commands.training import train as train_command
 from ludus.errors import ConfigError
 from ludus.show.console import Console
 from ludus.show.report import write_report
+from ludus.training import run_facts
 from ludus.training.loop import Trainer
 from ludus.training.run_facts import Labels, make_labels, relabel
 from warm_python import Program, ludus_command, python_command
@@ -91,6 +93,43 @@ def test_tags_and_the_note_can_be_changed_from_python_and_by_the_command(
     assert (entry.name, entry.tags, entry.note) == ("first", ("c",), "two\nlines")
     with pytest.raises(ConfigError, match=f"{tmp_path} is no run."):
         told("tag", tmp_path, "x")
+
+
+def test_a_folder_of_one_seed_is_labelled_where_it_is_an_experiment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(tmp_path / "seed_3")
+    with pytest.raises(ConfigError, match="is no run"):
+        runs_command(["tag", str(tmp_path), "x"])
+    (tmp_path / "experiment.json").write_text(json.dumps({"seeds": [3]}))
+    runs_command(["tag", str(tmp_path), "x"])
+    assert capsys.readouterr().out == f"{folder}: #x\n"
+
+
+def test_labels_that_no_user_could_give_are_shown_and_stay_until_they_are_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = {"tags": ["two words", " a b "], "note": "n" * 3_000}
+    folder = write_run(tmp_path / "run", facts=odd)
+
+    def told(*words: str) -> str:
+        runs_command([words[0], str(folder), *words[1:]])
+        return capsys.readouterr().out
+
+    def kept() -> tuple[Any, Any]:
+        facts = json.loads((folder / "run.json").read_text())
+        return facts.get("tags"), facts.get("note")
+
+    with monkeypatch.context() as readonly:  # root may write into any folder
+        readonly.setattr(run_facts, "write_whole", lambda *_: pytest.fail("nothing is to be written"))
+        assert told("tag") == f"{folder}: #two words # a b \n"
+    assert told("tag", "x") == f"{folder}: #two words # a b  #x\n"
+    assert kept() == (["two words", " a b ", "x"], odd["note"])
+    assert told("tag", "two words", " a b ", "x", "--remove") == f"{folder}: no tags\n"
+    assert told("note", "why") == f"{folder}: why\n"
+    assert kept() == (None, "why")
+    with pytest.raises(ConfigError, match="'new one' cannot be a tag"):
+        told("tag", "new one")
 
 
 def test_what_is_changed_while_the_run_is_trained_stays_also_when_it_is_resumed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -164,6 +164,10 @@ def _without_standing(run: Path, config: str) -> None:
     (run / "config.yaml").write_text(config)
 
 
+def _naming(run: Path, name: str) -> None:
+    (run / "final" / "manifest.json").write_text(json.dumps({"files": {name: {"bytes": 1}}}))
+
+
 def _piped(run: Path, name: str) -> None:
     (run / name).unlink()
     os.mkfifo(run / name)
@@ -176,6 +180,8 @@ def _piped(run: Path, name: str) -> None:
         (lambda run: os.truncate(run / "final" / "policy.safetensors", 9), "policy.safetensors has not the size"),
         (lambda run: (run / "final" / "manifest.json").unlink(), "manifest.json: No such file or directory"),
         (partial(_without_standing, config="["), "config.yaml cannot be read as YAML"),
+        (partial(_naming, name="a\0b"), "cannot be read: ValueError: embedded null byte"),
+        (partial(_naming, name="\ud800"), "cannot be read: UnicodeEncodeError"),
         (partial(_linked, name="final"), "no checkpoint of its run"),
         (partial(_linked, name="tb"), "tb is a link"),
         (partial(_piped, name="standing.json"), "not what Ludus wrote"),
@@ -231,6 +237,26 @@ def test_a_run_from_before_there_was_a_standing_is_told_by_its_metrics(
     assert list_runs(tmp_path / "a") == [now]
 
 
+@pytest.mark.parametrize("odd", ["NaN", "Infinity", "null", "1e400"])
+def test_odd_numbers_in_a_run_without_a_standing_are_left_out(
+    copy: Callable[..., Path], tmp_path: Path, odd: str
+) -> None:
+    folder = copy("a")
+    (folder / "standing.json").unlink()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(f'{{"step": 128, "final/mean_reward": 3, "final/episodes": {odd}}}\n')
+    (run,) = list_runs(tmp_path)
+    assert run.final is not None
+    assert (run.state, run.final.value, run.final.episodes) == ("finished", 3, 0)
+
+
+def test_a_run_of_a_year_that_no_calendar_has_is_listed(copy: Callable[..., Path], tmp_path: Path) -> None:
+    folder = copy("a", started="soon")
+    os.utime(folder / "config.yaml", (10**12, 10**12))
+    (run,) = list_runs(tmp_path)
+    assert run.state == "finished"  # some file systems keep a nearer year
+
+
 # Finding ------------------------------------------------------------------------------------------
 def test_runs_are_filtered_and_sorted(copy: Callable[..., Path], tmp_path: Path) -> None:
     def best(value: float, judged: str = "success_rate") -> dict[str, Any]:
@@ -255,6 +281,16 @@ def test_runs_are_filtered_and_sorted(copy: Callable[..., Path], tmp_path: Path)
     for wrong in ({"sort": "bset"}, {"state": "stoped"}, {"since": "yesterday"}):
         with pytest.raises(ConfigError, match=r"Did you mean|is no time"):
             paths(tmp_path, **wrong)
+
+
+def test_the_zone_of_a_moment_counts(copy: Callable[..., Path], tmp_path: Path) -> None:
+    copy("a", started="2026-01-02 10:00:00")
+    begun = datetime(2026, 1, 2, 10).astimezone(timezone(timedelta(hours=5)))
+    later = begun + timedelta(seconds=1)
+    assert paths(tmp_path, since=begun) == paths(tmp_path, since=begun.isoformat()) == ["a"]
+    assert paths(tmp_path, since=later) == paths(tmp_path, since=later.isoformat()) == []
+    with pytest.raises(ConfigError, match="is no time"):
+        paths(tmp_path, since=timedelta.max)
 
 
 def test_a_folder_of_seeds_is_one_line_with_the_means(copy: Callable[..., Path], tmp_path: Path) -> None:

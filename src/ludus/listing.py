@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ludus.errors import ConfigError, LudusError, did_you_mean, plain_text
+from ludus.errors import MALFORMED, ConfigError, LudusError, did_you_mean, plain_text
 from ludus.files import open_regular, parse_json, read_json
-from ludus.show.jsonl import read_metrics
+from ludus.show.jsonl import MOST_STEPS, read_metrics
 from ludus.show.run_state import quality
 from ludus.training.run_facts import FACTS, labels_in, read_facts
 from ludus.training.run_folder import (
@@ -36,6 +36,7 @@ State = Literal["running", "finished", "stopped", "failed", "damaged"]
 STATES: tuple[State, ...] = get_args(State)
 SORTS = ("newest", "best", "final", "steps", "name")
 TIME = "%Y-%m-%d %H:%M:%S"  # as run.json writes it
+_UNKNOWN_START = datetime(1970, 1, 1)
 _SEED_FOLDER = re.compile(r"seed_[0-9]+")
 _SPAN = re.compile(r"([0-9.]{1,9}) ?([smhdw])")
 _SPANS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -117,18 +118,23 @@ def _refuse_other(word: str, known: Sequence[str], what: str) -> None:
 
 
 def _moment(since: str | datetime | timedelta) -> datetime:
-    if isinstance(since, datetime):
-        return since
-    if isinstance(since, timedelta):
-        return datetime.now() - since
     try:
+        if isinstance(since, datetime):
+            return _local(since)
+        if isinstance(since, timedelta):
+            return datetime.now() - since
         if span := _SPAN.fullmatch(since):
             return datetime.now() - timedelta(**{_SPANS[span[2]]: float(span[1])})
-        return datetime.fromisoformat(since).replace(tzinfo=None)
+        return _local(datetime.fromisoformat(since))
     except (ValueError, OverflowError):
         raise ConfigError(
             f"{since!r} is no time: say 2026-11-16, '2026-11-16 14:30', 45m, 36h, 7d or 2w."
         ) from None
+
+
+def _local(moment: datetime) -> datetime:
+    """As run.json tells times: those of this machine, without a zone."""
+    return moment if moment.tzinfo is None else moment.astimezone().replace(tzinfo=None)
 
 
 def _order(sort: str) -> Callable[[RunSummary], Any]:
@@ -201,7 +207,7 @@ def _run_summary(folder: Path) -> RunSummary:
         facts = read_facts(folder)
         standing = read_standing(folder) or _standing_of_before(folder)
         state, step = _state(folder, facts, standing)
-    except (LudusError, OSError) as error:
+    except (LudusError, OSError, *MALFORMED) as error:
         state, step = "running" if is_held(folder) else "damaged", standing.step
         problem = _told(error, folder)
     labels, seed = labels_in(facts), facts.get("seed")
@@ -224,9 +230,14 @@ def _run_summary(folder: Path) -> RunSummary:
     )
 
 
-def _told(error: LudusError | OSError, folder: Path) -> str:
+def _told(error: Exception, folder: Path) -> str:
     """What is wrong, without the path that every line of the list begins with."""
-    words = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+    if isinstance(error, OSError):
+        words = f"{error.filename}: {error.strerror}"
+    else:
+        words = (
+            str(error) if isinstance(error, LudusError) else f"It cannot be read: {type(error).__name__}: {error}"
+        )
     return plain_text(words.replace(f"{folder}{os.sep}", ""), 500)
 
 
@@ -271,7 +282,11 @@ def _started(folder: Path, facts: dict[str, Any]) -> datetime:
     try:
         return datetime.strptime(facts["started"], TIME)
     except (KeyError, TypeError, ValueError):
+        pass
+    try:
         return datetime.fromtimestamp(os.lstat(folder / CONFIG).st_mtime).replace(microsecond=0)
+    except (OSError, ValueError, OverflowError):  # gone by now, or of a year that no calendar has
+        return _UNKNOWN_START
 
 
 def _standing_of_before(folder: Path) -> Standing:
@@ -287,12 +302,13 @@ def _standing_of_before(folder: Path) -> Standing:
     names = ("success_rate", "mean_reward")
     last = {name: rows[-1].get(f"final/{name}", math.nan) for name in names} if rows else {}
     best_step = 0 if best is None else int(best["step"])
+    episodes = rows[-1].get("final/episodes", 0) if rows else 0
     return Standing(
         plain_text(str(values.get("algo", "")), 100),
         int(rows[-1]["step"]) if rows else 0,
-        total if isinstance(total, int) else 0,
+        total if isinstance(total, int) and 0 <= total <= MOST_STEPS else 0,
         best=None if best is None else score(dict(zip(names, quality(best), strict=True)), best_step),
-        final=score(last, best_step, int(rows[-1].get("final/episodes", 0)) if last else 0),
+        final=score(last, best_step, int(episodes) if math.isfinite(episodes) else 0),
     )
 
 

@@ -14,8 +14,8 @@ from ludus.commands.arguments import Flag, Verb, call
 from ludus.commands.runs_table import table_lines
 from ludus.errors import ConfigError, plain_text
 from ludus.listing import find_runs, list_runs
-from ludus.training.run_facts import Labels, relabel
-from ludus.training.run_folder import refuse_strange_files
+from ludus.training.run_facts import Labels, read_labels, relabel
+from ludus.training.run_folder import EXPERIMENT, refuse_strange_files
 
 _ANY_WIDTH = 1_000  # of what is no terminal
 _Words = tyro.conf.Positional[tuple[str, ...]]
@@ -95,7 +95,8 @@ def _tag(arguments: list[str]) -> None:
             return labels._replace(tags=tuple(kept))
 
         for folder in _runs_at(run):
-            print(f"{folder}: {' '.join(f'#{tag}' for tag in relabel(folder, change).tags) or 'no tags'}")
+            labels = relabel(folder, change) if tags else read_labels(folder)
+            print(f"{folder}: {' '.join(f'#{tag}' for tag in labels.tags) or 'no tags'}")
 
     call(command, arguments, "ludus runs tag")
 
@@ -118,7 +119,8 @@ def _note(arguments: list[str]) -> None:
 def _runs_at(folder: Path) -> list[Path]:
     """The run, or those of an experiment."""
     group = next(find_runs(folder), []) if folder.is_dir() else []
-    if not group or folder not in (group[0], group[0].parent) or (len(group) == 1 and group[0] != folder):
+    several = len(group) > 1 or (folder / EXPERIMENT).is_file()  # an experiment may have one seed
+    if group != [folder] and not (group and several and group[0].parent == folder):
         raise ConfigError(f"{folder} is no run. 'ludus runs' shows those in runs/, 'ludus runs FOLDER' others.")
     for run in group:
         refuse_strange_files(run)

@@ -1,10 +1,11 @@
 """A comparison as plain values, for JSON."""
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from ludus.show.comparison import Numbers, Summary
+from ludus.show.comparison import Numbers, Summary, told_value
 
 
 def as_plain(numbers: Numbers) -> dict[str, Any]:
@@ -12,7 +13,7 @@ def as_plain(numbers: Numbers) -> dict[str, Any]:
     for i, (group, reached) in enumerate(zip(numbers.groups, numbers.reached, strict=True)):
         groups.append({
             "name": group.name,
-            "settings": {name: values[i] for name, values in numbers.settings.items()},
+            "settings": {name: _plain(values[i]) for name, values in numbers.settings.items()},
             "steps_to_threshold": reached.median_steps,
             "seconds_to_threshold": reached.median_seconds,
             "reached_threshold": reached.count,
@@ -29,6 +30,15 @@ def as_plain(numbers: Numbers) -> dict[str, Any]:
         ],
         "warnings": list(numbers.warnings),
     }
+
+
+def _plain(setting: Any) -> Any:
+    """As it is, or its text where JSON has no such value: YAML knows dates, bytes, sets and NaN."""
+    try:
+        json.dumps(setting, allow_nan=False)
+    except (ValueError, TypeError, RecursionError):
+        return told_value(setting)
+    return setting
 
 
 def _run_as_dict(numbers: Numbers, group: int, place: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,11 +92,14 @@ def make_labels(name: str = "", tags: str | Iterable[str] = (), note: str = "") 
     return Labels(name, _checked_tags(tags), note.strip())
 
 
-def _checked_tags(tags: str | Iterable[str]) -> tuple[str, ...]:
+def _checked_tags(tags: str | Iterable[str], known: Container[str] = ()) -> tuple[str, ...]:
+    """Without doubles; those that the run has already, `known`, are not judged again."""
     words = tags.split(",") if isinstance(tags, str) else list(tags)
-    found = dict.fromkeys(word.strip() if isinstance(word, str) else word for word in words if word != "")
+    found = dict.fromkeys(
+        word.strip() if isinstance(word, str) and word not in known else word for word in words if word != ""
+    )
     for tag in found:
-        if not (isinstance(tag, str) and _TAG.fullmatch(tag) and tag.isprintable()):
+        if tag not in known and not (isinstance(tag, str) and _TAG.fullmatch(tag) and tag.isprintable()):
             raise ConfigError(
                 f"{tag!r} cannot be a tag: it has at most 50 characters, no space, no comma, and no # or - at its "
                 "beginning."
@@ -121,19 +124,33 @@ def labels_in(facts: Mapping[str, Any]) -> Labels:
     )
 
 
-def relabel(folder: Path, change: Callable[[Labels], Labels]) -> Labels:
-    """Give a run other tags or another note, also while it is trained; returns what it has now."""
-    if (folder / FACTS).exists() and not read_facts(folder):
+def read_labels(folder: Path) -> Labels:
+    """Those of a run; refused where the file that keeps them is damaged."""
+    facts = read_facts(folder)
+    if not facts and (folder / FACTS).exists():
         raise ConfigError(f"{folder / FACTS} is damaged: it can keep neither tags nor a note.")
-    now = Labels()
+    return labels_in(facts)
+
+
+def relabel(folder: Path, change: Callable[[Labels], Labels]) -> Labels:
+    """Give a run other tags or another note, also while it is trained; returns what it has now.
+
+    What is not changed stays as it is written, also where a user could not have given it.
+    """
+    now = read_labels(folder)
 
     def changed(facts: dict[str, Any]) -> dict[str, Any]:
         nonlocal now
         before = labels_in(facts)
         _, tags, note = change(before)
-        now = make_labels(tags=tags, note=note)._replace(name=before.name)
-        others = {name: value for name, value in facts.items() if name not in ("tags", "note")}
-        return others | now._replace(name="").facts()
+        new: dict[str, Any] = {}
+        if tags != before.tags:
+            new["tags"] = _checked_tags(tags, before.tags)
+        if note != before.note:
+            new["note"] = make_labels(note=note).note
+        now = before._replace(**new)
+        others = {name: value for name, value in facts.items() if name not in new}
+        return others | {name: value for name, value in now.facts().items() if name in new}
 
     change_facts(folder, changed)
     return now
