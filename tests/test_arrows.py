@@ -15,11 +15,11 @@ SOURCE = Path(__file__).parents[1] / "src"
 # "envs.vec" is that file alone.
 MAP = {
     "errors": "",
-    "children": "",
     "version": "",
     "declared": "",
     "gymnasium_ids": "",
     "files": "errors",
+    "children": "errors files",
     "ranges": "errors",
     "display": "",
     "graphs": "errors",

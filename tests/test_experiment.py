@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,14 +16,18 @@ import psutil
 import pytest
 
 import ludus
+from ludus import seed_processes
 from ludus.envs import available_cores
 from ludus.errors import ConfigError
-from ludus.experiment import Outcome, train_seeds
+from ludus.experiment import Outcome, resume_seeds, seeds_of, train_seeds
+from ludus.presets import find_preset
 from ludus.ranges import read_seeds
+from ludus.runs import create_run
 from ludus.seed_processes import Pool, Seed
 from ludus.show.console import Console
 from ludus.show.results import Measurement
 from ludus.show.seeds import SeedLine, SeedsView, summary_lines
+from ludus.show.text import evaluation_line
 from ludus.training.checkpoint import checkpoints_in
 from stopped_runs import assert_same_run
 from warm_python import Completed, Program, run
@@ -118,7 +123,11 @@ def test_seeds_are_a_number_a_range_or_a_list(given: Any, seeds: list[int]) -> N
 
 
 @pytest.mark.parametrize(
-    "given", ["", "0", "-1", "4-2", "1-2-3", "1,,2", "many", "1.5", "0-99999999", [-1], True, 1.5]
+    "given",
+    [
+        *("", "0", "-1", "4-2", "4-0,1", "1-2-3", "1,,2", "many", "1.5", "0-99999999"),
+        *([-1], [1.7, 2.2], [float("inf")], True, 1.5),
+    ],
 )
 def test_what_names_no_seeds_is_answered_with_what_would(given: Any) -> None:
     with pytest.raises(ConfigError, match="say how many, 5, or which: 0-4, or 3,7,11"):
@@ -373,14 +382,177 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
 
 
 def test_the_exit_code_says_whether_a_resume_would_go_on(tmp_path: Path) -> None:
-    def code(*seeds: tuple[str, bool], interrupted: bool = False) -> int:
-        made = [Seed(n, tmp_path, state, killed=killed) for n, (state, killed) in enumerate(seeds)]  # type: ignore[arg-type]
-        return Outcome(tmp_path, made, interrupted).exit_code
+    def code(*seeds: Seed) -> int:
+        return Outcome(tmp_path, [*seeds]).exit_code
 
-    assert code(("finished", False), ("stopped", False)) == 0
-    assert code(("finished", False), ("failed", True)) == EXIT_INTERRUPTED
-    assert code(("finished", False), ("stopped", False), interrupted=True) == EXIT_INTERRUPTED
-    assert code(("failed", False), ("failed", True), interrupted=True) == 1
+    finished, waiting = Seed(0, tmp_path, "finished"), Seed(1, tmp_path)
+    early, as_asked = Seed(2, tmp_path, "stopped"), Seed(3, tmp_path, "stopped", reached=True)
+    killed, failed = Seed(4, tmp_path, "failed", killed=True), Seed(5, tmp_path, "failed")
+    assert code(finished, as_asked) == 0
+    for incomplete in (early, killed, waiting):
+        assert code(finished, incomplete) == EXIT_INTERRUPTED
+    assert code(failed, killed, early) == 1
+
+
+def ended(folder: Path, command: str, stop_at: int = 0, interrupted: bool = False) -> Seed:
+    """A seed whose process was this command of the shell."""
+    seed = Seed(0, folder, "training", process=subprocess.Popen(["sh", "-c", command]))
+    assert seed.process is not None
+    seed.process.wait()
+    seed.look(stop_at, interrupted)
+    return seed
+
+
+def trained(folder: Path, steps: int) -> Path:
+    checkpoint = folder / "checkpoints" / f"step_{steps:012}"
+    checkpoint.mkdir(parents=True)
+    (folder / "final").symlink_to(f"checkpoints/{checkpoint.name}")
+    return folder
+
+
+def test_a_seed_that_cannot_be_extended_has_failed_though_it_was_finished_before(tmp_path: Path) -> None:
+    run = trained(tmp_path / "seed_0", 1000)
+    (tmp_path / "seed_0.log").write_text("ludus: There is no GPU.\n")
+    seed = ended(run, "exit 2")
+    assert (seed.state, seed.why, Outcome(tmp_path, [seed]).exit_code) == ("failed", "There is no GPU.", 1)
+    assert ended(run, "kill -9 $$").killed
+    assert ended(run, "exit 0").state == "finished"
+    at_its_step = ended(run, "kill -9 $$", stop_at=1000)
+    assert (at_its_step.state, at_its_step.reached) == ("stopped", True)
+    assert ended(run, "kill -9 $$", stop_at=1001).state == "failed"
+
+
+def test_a_seed_that_is_terminated_before_it_can_save_has_failed_only_if_nobody_asked(tmp_path: Path) -> None:
+    assert ended(tmp_path, "kill -TERM $$").why == "killed by SIGTERM"
+    seed = ended(tmp_path, "kill -TERM $$", interrupted=True)
+    assert (seed.state, Outcome(tmp_path, [seed]).exit_code) == ("stopped", EXIT_INTERRUPTED)
+
+
+def test_only_sentences_are_reason_enough_to_leave_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "seed_0.log").write_text("ludus: No.\n")
+    told, broken = (ended(tmp_path / "seed_0", f"exit {code}") for code in (2, 1))
+    assert Outcome(tmp_path, [told, told]).refused == "No."
+    assert Outcome(tmp_path, [told, broken]).refused == ""
+    told.step = 1
+    assert Outcome(tmp_path, [told]).refused == ""
+
+
+def test_fewer_than_one_at_once_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--at-once is -1; it must be at least 1"):
+        train_seeds("gym:CartPole-v1", [0], tmp_path / "all", at_once=-1)
+    assert not (tmp_path / "all").exists()
+    with pytest.raises(ConfigError, match="--at-once is -1"):
+        resume_seeds(tmp_path, at_once=-1)
+
+
+def test_the_present_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in (Path(), tmp_path):
+        with pytest.raises(ConfigError, match="is the present folder"):
+            train_seeds("gym:CartPole-v1", [0], folder)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_seed_already_at_its_step_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = find_preset("gym:CartPole-v1").config
+    for seed in (0, 1):
+        (tmp_path / "all" / f"seed_{seed}").mkdir(parents=True)
+        create_run(tmp_path / "all" / f"seed_{seed}", config, {})
+    (tmp_path / "all" / "experiment.json").write_text('{"seeds": [0, 1]}')
+    (tmp_path / "all" / "seed_0" / "checkpoints" / "step_000000002000").mkdir(parents=True)
+    monkeypatch.setattr(Seed, "start", lambda seed, options: setattr(seed, "state", "finished"))
+    outcome = resume_seeds(tmp_path / "all", stop_at=2000)
+    assert [seed.state for seed in outcome.seeds] == ["stopped", "finished"]
+    assert outcome.exit_code == 0
+    assert "2 seeds: 1 finished, 1 stopped and saved." in capsys.readouterr().out
+
+
+# Folders of strangers -----------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("[1]", "3", "{", '{"step": Infinity}', '{"step": NaN}', '{"eval/cut_episodes": 1}', "[" * 10_000),
+        '{"step": 1, "eval/cut_episodes": 1}',
+        '{"step": 1, "eval/x\\u001b[2J": 1}',
+        '{"step": -9000, "time/eta_s": 1e300, "time/fps": 1e300}',
+        '{"step": 9000, "time/eta_s": -1, "time/fps": 9001}',
+    ],
+)
+def test_no_row_of_a_seed_breaks_the_others(line: str, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(f'{line}\n{{"step": 7, "eval/mean_reward": null}}\n')
+    seed = Seed(0, tmp_path)
+    seed.read_rows()
+    assert seed.step == 7
+    (tmp_path / "metrics.jsonl").write_text(f"{line}\n")
+    seed = Seed(0, tmp_path)
+    seed.read_rows()
+    assert 0 <= seed.share <= 1
+    assert evaluation_line(seed.evaluation).isprintable()
+
+
+def test_of_an_endless_file_of_rows_the_newest_are_read(tmp_path: Path) -> None:
+    with (tmp_path / "metrics.jsonl").open("wb") as file:
+        file.truncate(20 * 2**30)
+        file.seek(0, os.SEEK_END)
+        file.write(b'\n{"step": 7}\n')
+    seed = Seed(0, tmp_path)
+    seed.read_rows()
+    assert seed.step == 7
+    (tmp_path / "metrics.jsonl").unlink()
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    seed.read_rows()
+
+
+def test_a_seed_or_its_description_that_lies_elsewhere_is_refused(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "all", tmp_path / "own"
+    folder.mkdir()
+    elsewhere.mkdir()
+    described = folder / "experiment.json"
+    described.write_text('{"seeds": [0]}')
+    assert seeds_of(folder) == {0: folder / "seed_0"}
+    (folder / "seed_0").symlink_to(elsewhere)
+    with pytest.raises(ConfigError, match="seed_0 is a link"):
+        seeds_of(folder)
+    (folder / "seed_0").unlink()
+    described.rename(elsewhere / "experiment.json")
+    described.symlink_to(elsewhere / "experiment.json")
+    with pytest.raises(ConfigError, match=r"experiment\.json is a link"):
+        seeds_of(folder)
+    described.unlink()
+    described.write_text('{"seeds": [true]}')
+    with pytest.raises(ConfigError, match="does not say which seeds"):
+        seeds_of(folder)
+
+
+def test_a_seed_whose_log_is_no_file_fails_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "seed_0.log")
+    (tmp_path / "seed_1.log").symlink_to(tmp_path / "own")
+    for number, reason in enumerate(("is a named pipe, not a file", "cannot be written: it is a link")):
+        seed = Seed(number, tmp_path / f"seed_{number}")
+        seed.start([])
+        assert (seed.state, seed.process) == ("failed", None)
+        assert reason in seed.why
+    assert not (tmp_path / "own").exists()
+
+
+def test_what_a_process_of_before_took_says_nothing_about_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = tmp_path / "metrics.jsonl"
+    row = '{{"step": {}, "system/memory_mb": 9, "system/gpu_memory_reserved_mb": 8}}\n'
+    rows.write_text(row.format(1) + row.format(2))
+    monkeypatch.setattr(seed_processes, "start_command", lambda words, log: None)
+    seed = Seed(0, tmp_path)
+    seed.start([])
+    assert (seed.step, seed.memory_mb, seed.gpu_memory_mb) == (2, 0, 0)
+    rows.write_text(row.format(1))  # a resume goes back to its checkpoint
+    seed.read_rows()
+    assert (seed.step, seed.memory_mb, seed.began) == (1, 0, False)
+    rows.write_text(row.format(1) + row.format(3))
+    seed.read_rows()
+    assert (seed.step, seed.memory_mb, seed.gpu_memory_mb, seed.began) == (3, 9, 8, True)
 
 
 def test_more_than_one_parent_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ludus.errors import ConfigError
+from ludus.files import open_to_append
+
 _PARENT = "LUDUS_PARENT"  # the variable in which a process is told with whom it ends
 _PR_SET_PDEATHSIG = 1  # of Linux' prctl
 _LOOK_S = 0.5
@@ -22,19 +25,20 @@ def start_command(words: Sequence[object], log: Path) -> "subprocess.Popen[bytes
     """
     path = os.pathsep.join(place for place in sys.path if place)
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", _PARENT: str(os.getpid())}
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-    number = os.open(log, flags, 0o666)
     try:
+        written = open_to_append(log)
+    except OSError as error:
+        reason = "it is a link" if log.is_symlink() else error.strerror
+        raise ConfigError(f"{log} cannot be written: {reason}. Move it away, or make it writable.") from error
+    with written:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "ludus", *map(str, words)],
             env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=number,
-            stderr=number,
+            stdout=written,
+            stderr=written,
             start_new_session=True,
         )
-    finally:
-        os.close(number)
 
 
 def end_with_parent() -> None:

@@ -43,21 +43,19 @@ class Outcome(NamedTuple):
 
     folder: Path
     seeds: list[Seed]
-    interrupted: bool
 
     @property
     def exit_code(self) -> int:
-        """1 where a seed failed; 75 where a resume would go on with one that was stopped or killed."""
-        failed = [seed for seed in self.seeds if seed.state == "failed"]
-        if any(not seed.killed for seed in failed):
+        """1 where a seed failed; 75 where a resume would go on with one that was stopped early or killed."""
+        if any(seed.state == "failed" and not seed.killed for seed in self.seeds):
             return 1
-        return os.EX_TEMPFAIL if failed or self.interrupted else 0
+        return 0 if all(seed.state == "finished" or seed.reached for seed in self.seeds) else os.EX_TEMPFAIL
 
     @property
     def refused(self) -> str:
-        """Why no seed could begin; empty where one has."""
-        begun = any(seed.step or seed.killed or seed.state != "failed" for seed in self.seeds)
-        return "" if begun else self.seeds[0].why
+        """Why no seed could begin, in a sentence; empty where one has, or broke without a sentence."""
+        refused = all(seed.state == "failed" and seed.refused and not seed.step for seed in self.seeds)
+        return self.seeds[0].why if refused else ""
 
 
 def is_experiment(folder: str | Path) -> bool:
@@ -68,12 +66,16 @@ def seeds_of(folder: Path) -> dict[int, Path]:
     """The run folder of every seed."""
     try:
         seeds = read_json(folder / EXPERIMENT, _MOST_BYTES)["seeds"]
-        right = bool(seeds) and all(isinstance(seed, int) and 0 <= seed <= LARGEST_SEED for seed in seeds)
+        right = bool(seeds) and all(type(seed) is int and 0 <= seed <= LARGEST_SEED for seed in seeds)
     except (OSError, LudusError, KeyError, TypeError):
         right = False
     if not right:
         raise ConfigError(f"{folder / EXPERIMENT} does not say which seeds the experiment has.")
-    return {seed: folder / f"seed_{seed}" for seed in seeds}
+    found = {seed: folder / f"seed_{seed}" for seed in seeds}
+    for path in (folder / EXPERIMENT, *found.values()):
+        if path.is_symlink():  # what is written there would land outside the experiment
+            raise ConfigError(f"{path} is a link. Put what it points to in its place.")
+    return found
 
 
 # Training ---------------------------------------------------------------------------------------
@@ -89,6 +91,7 @@ def train_seeds(
     labels: Labels = Labels(),  # noqa: B008 (it cannot be changed)
 ) -> Outcome:
     """Train a preset with every seed, as many `at_once` as cores and memory allow."""
+    _check_at_once(at_once)
     config = whole_config(preset, config, overrides)
     for stage in read_stages(config):
         stage.config.check()
@@ -120,6 +123,7 @@ def resume_seeds(
     quiet: bool = False,
 ) -> Outcome:
     """Go on with every seed that is not trained to its end, exactly."""
+    _check_at_once(at_once)
     found = seeds_of(folder)
     configs = [trusted_config(run_folder(run), trust) for run in found.values()]
     unfinished = [seed for seed, run in found.items() if not _is_done(run, total_steps, stop_at)]
@@ -136,6 +140,11 @@ def resume_seeds(
     if outcome.refused:
         raise ConfigError(outcome.refused)
     return outcome
+
+
+def _check_at_once(at_once: int) -> None:
+    if at_once < 0:  # 0: as many as fit
+        raise ConfigError(f"--at-once is {at_once}; it must be at least 1.")
 
 
 def _is_done(run: Path, total_steps: int, stop_at: int) -> bool:
@@ -160,8 +169,9 @@ def _run(
     with run_lock(folder), SeedsView(title, quiet) as view:
         seeds = [Seed(number, run) for number, run in seeds_of(folder).items()]
         for seed in seeds:
-            seed.state = "waiting" if seed.number in unfinished else "finished"
             seed.read_rows()
+            if seed.number not in unfinished:
+                seed.state, seed.reached = "finished" if reached_its_end(seed.folder) else "stopped", True
         all_options = [*options, "--trust", *(["--stop-at", stop_at] if stop_at else [])]  # the caller trusts them
         waiting = sum(seed.state == "waiting" for seed in seeds)
         on_gpu = config.device != "cpu"
@@ -176,7 +186,7 @@ def _run(
             view.show(told, pool.eta)
 
         pool.run(tell, view.message)
-        outcome = Outcome(folder, pool.seeds, pool.interrupted)
+        outcome = Outcome(folder, pool.seeds)
         if not outcome.refused:
             for seed in pool.seeds:
                 if seed.state == "failed":
@@ -220,6 +230,8 @@ def _refuse_taken(folder: Path) -> None:
     refuse_taken(folder)
     if folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(f"{folder} holds files already. Choose another --run-dir.")
+    if folder.is_dir() and folder.samefile("."):  # which a rename cannot replace
+        raise ConfigError(f"{folder} is the present folder. Choose another --run-dir.")
 
 
 # What came out ----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ would take the machine down before anything could be said about it.
 import dataclasses
 import functools
 import math
+import operator
 import types
 import typing
 from collections.abc import Hashable
@@ -142,13 +143,13 @@ def read_seeds(seeds: Any) -> list[int]:
             ends = [[read_whole(end) for end in part.split("-")] for part in seeds.split(",")]
             if len(ends) == 1 and len(ends[0]) == 1:
                 return read_seeds(ends[0][0])
-            if any(len(pair) > 2 or pair[-1] - pair[0] > _MOST_SEEDS for pair in ends):
+            if any(len(pair) > 2 or not 0 <= pair[-1] - pair[0] <= _MOST_SEEDS for pair in ends):
                 raise wrong
             chosen = [seed for pair in ends for seed in range(pair[0], pair[-1] + 1)]
         elif isinstance(seeds, int) and not isinstance(seeds, bool):
             chosen = list(range(min(seeds, _MOST_SEEDS + 1)))
         else:
-            chosen = [int(seed) for seed in seeds]
+            chosen = [int(operator.index(seed)) for seed in seeds]
     except (TypeError, ValueError):
         raise wrong from None
     if not chosen or min(chosen) < 0 or max(chosen) > LARGEST_SEED or len(chosen) > _MOST_SEEDS:

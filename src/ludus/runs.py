@@ -172,9 +172,13 @@ def _place(trainer: Trainer) -> str:
 
 def reached_its_end(folder: Path, stop_at: int = 0) -> bool:
     """Whether a run is trained, to its end or to the step where it was to stop."""
+    return stopped_as_asked(folder, stop_at) or pointed_by(folder / FINAL) is not None
+
+
+def stopped_as_asked(folder: Path, stop_at: int) -> bool:
+    """Whether a run has come to the step where it was to stop; never where it was not to."""
     made = checkpoints_in(folder / CHECKPOINTS)
-    stopped_as_asked = stop_at > 0 and bool(made) and step_of(made[-1]) >= stop_at
-    return stopped_as_asked or pointed_by(folder / FINAL) is not None
+    return stop_at > 0 and bool(made) and step_of(made[-1]) >= stop_at
 
 
 def is_finished(folder: Path) -> bool:

@@ -5,6 +5,7 @@ so a process says nothing to this one.
 """
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -18,9 +19,10 @@ import psutil
 
 from ludus.children import start_command
 from ludus.envs import available_cores
-from ludus.errors import plain_text
-from ludus.files import parse_json
-from ludus.runs import reached_its_end
+from ludus.errors import LudusError, plain_text
+from ludus.files import open_regular
+from ludus.runs import reached_its_end, stopped_as_asked
+from ludus.show.jsonl import parse_row
 from ludus.show.machine import free_gpu_mb
 from ludus.training.interrupt import Interrupt
 
@@ -31,6 +33,8 @@ _ROOM = 1.2  # times what the largest process takes must be free before another 
 _CUDA_CONTEXT_MB = 600  # which every process on a GPU takes besides
 _LONGEST_REASON = 500
 _LOG_TAIL = 20_000
+_METRICS_TAIL = 8_000_000  # bytes of new rows at most: of more than that, the newest
+_REFUSED = 2  # the exit code of a process that has told in a sentence what is wrong
 
 
 @dataclass
@@ -45,8 +49,10 @@ class Seed:
     eta: float | None = None  # in seconds
     seconds: float = 0.0  # that its process has run
     evaluation: dict[str, float] = field(default_factory=dict)  # the newest
+    reached: bool = False  # its end, or the step where it was to stop
     why: str = ""  # it failed
     killed: bool = False  # by a signal: it can go on
+    refused: bool = False  # in a sentence: there is no stack trace to keep
     memory_mb: float = 0.0
     gpu_memory_mb: float = 0.0
     process: "subprocess.Popen[bytes] | None" = None
@@ -62,62 +68,75 @@ class Seed:
     @property
     def share(self) -> float:
         """Of its training that is done."""
-        return 1.0 if self.state == "finished" else min(1.0, self.step / self.goal) if self.goal else 0.0
+        if self.state == "finished":
+            return 1.0
+        return min(1.0, max(0.0, self.step / self.goal)) if self.goal else 0.0
 
     def start(self, options: Sequence[object]) -> None:
         self.read_rows()  # of before
         self.state, self._started, self.began = "training", time.monotonic(), False
+        self.why, self.killed, self.refused = "", False, False
+        self.memory_mb = self.gpu_memory_mb = 0.0  # what its new process takes is not known yet
         self.tries += 1
-        self.process = start_command(["resume", self.folder, *options], self.log)
+        try:
+            self.process = start_command(["resume", self.folder, *options], self.log)
+        except LudusError as error:  # the others go on
+            self.state, self.why, self.refused = "failed", str(error), True
 
-    def look(self, stop_at: int) -> None:
-        """Read what its training has written since, and notice its end."""
+    def look(self, stop_at: int, interrupted: bool = False) -> None:
+        """Read what its training has written since, and notice its end; `interrupted`: it was asked to end."""
         assert self.process is not None
         code = self.process.poll()
         self.seconds = time.monotonic() - self._started
         self.read_rows()
         if code is not None:
-            self._end(code, stop_at)
+            self._end(code, stop_at, interrupted)
 
-    def _end(self, code: int, stop_at: int) -> None:
+    def _end(self, code: int, stop_at: int, interrupted: bool) -> None:
         self.process = None
-        if code == 0:
-            self.state = "finished" if reached_its_end(self.folder) else "stopped"
-        elif code == os.EX_TEMPFAIL or reached_its_end(self.folder, stop_at):
+        # After a failure `final` may be that of a shorter training, which this one was to extend.
+        self.reached = code == 0 or stopped_as_asked(self.folder, stop_at)
+        ended_early = interrupted and code == -signal.SIGTERM  # before it could catch the signal
+        if code == 0 and reached_its_end(self.folder):
+            self.state = "finished"
+        elif self.reached or code == os.EX_TEMPFAIL or ended_early:
             self.state = "stopped"
         else:
-            self.state, self.killed = "failed", code < 0
+            self.state, self.killed, self.refused = "failed", code < 0, code == _REFUSED
             self.why = f"killed by {signal.Signals(-code).name}" if code < 0 else _last_words(self.log)
 
     def read_rows(self) -> None:
         """New rows of its metrics.jsonl; all of them again where a resume has cut it."""
-        with contextlib.suppress(OSError), (self.folder / "metrics.jsonl").open("rb") as file:
-            if os.fstat(file.fileno()).st_size < self._read:
-                self._read = 0
-            file.seek(self._read)
-            *lines, rest = file.read().split(b"\n")
+        with contextlib.suppress(OSError, LudusError), open_regular(self.folder / "metrics.jsonl") as file:
+            size = os.fstat(file.fileno()).st_size
+            is_cut = size < self._read
+            file.seek(max(0 if is_cut else self._read, size - _METRICS_TAIL))
+            *lines, rest = file.read(_METRICS_TAIL).split(b"\n")
             self._read = file.tell() - len(rest)
-            for line in lines:
-                with contextlib.suppress(ValueError):
-                    row = parse_json(line)
-                    self._note({name: value for name, value in row.items() if isinstance(value, int | float)})
+            for row in filter(None, map(parse_row, lines)):
+                known = {name: value for name, value in row.items() if not math.isnan(value)}
+                self._note(known, by_this_process=not is_cut)
 
-    def _note(self, row: dict[str, float]) -> None:
-        self.step, self.began = int(row.get("step", self.step)), True
+    def _note(self, row: dict[str, float], by_this_process: bool) -> None:
+        self.step = int(row["step"])
         eta, rate = row.get("time/eta_s"), row.get("time/fps")
         if eta is not None and rate is not None:
             self.eta, self.goal = eta, self.step + round(eta * rate)
-        self.memory_mb = max(self.memory_mb, row.get("system/memory_mb", 0.0))
-        self.gpu_memory_mb = max(self.gpu_memory_mb, row.get("system/gpu_memory_reserved_mb", 0.0))
+        if by_this_process:
+            self.began = True
+            self.memory_mb = max(self.memory_mb, row.get("system/memory_mb", 0.0))
+            self.gpu_memory_mb = max(self.gpu_memory_mb, row.get("system/gpu_memory_reserved_mb", 0.0))
         if any(name.startswith(("eval/", "reward/")) for name in row):
             self.evaluation = row
 
 
 def _last_words(log: Path) -> str:
     """What a process said last: the sentence of its error."""
-    with contextlib.suppress(OSError), log.open("rb") as file:
+    with contextlib.suppress(OSError, LudusError), open_regular(log) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+        lines = [
+            line.strip() for line in file.read(_LOG_TAIL).decode(errors="replace").splitlines() if line.strip()
+        ]
         if lines:
             return plain_text(lines[-1].removeprefix("ludus: "), _LONGEST_REASON)
     return "it said nothing"
@@ -166,7 +185,7 @@ class Pool:
                     self._start_more()
                     time.sleep(_LOOK_S)
                     for seed in self.running:
-                        seed.look(self.stop_at)
+                        seed.look(self.stop_at, self.interrupted)
                     self._reconsider()
                     tell()
         except KeyboardInterrupt:  # the second: they save what is new and leave at once, too
@@ -202,7 +221,7 @@ class Pool:
                 seed.state, self.at_once = "waiting", len(self.running)
         if refused and not self.running and not any(seed.step for seed in self.seeds):
             for seed in self.waiting:
-                seed.state, seed.why = "failed", refused[0].why
+                seed.state, seed.why, seed.refused = "failed", refused[0].why, refused[0].refused
 
     def _send(self, number: signal.Signals) -> None:
         for seed in self.running:

@@ -162,7 +162,7 @@ def read_metrics(path: Path | str) -> list[dict[str, float]]:
     lines = content.splitlines()[:: 1 + count // _ROWS_AT_ONCE]  # of very many rows every so many-th
     rows: list[dict[str, float]] = []
     for number, line in enumerate(lines, start=1):
-        row = _parse(line)
+        row = parse_row(line)
         if row is not None:
             rows.append(row)
         elif line.strip() and number < len(lines):
@@ -170,7 +170,8 @@ def read_metrics(path: Path | str) -> list[dict[str, float]]:
     return rows
 
 
-def _parse(line: bytes) -> dict[str, float] | None:
+def parse_row(line: bytes) -> dict[str, float] | None:
+    """One row by the names of now, these fit to be shown, null as NaN; nothing where it is none."""
     try:
         row: Any = parse_json(line)
     except ValueError:

@@ -122,7 +122,7 @@ def evaluation_line(metrics: dict[str, float], prefix: str = "eval/", display: D
             f"reward {number(metrics[prefix + 'mean_reward'])}" + (f" ± {number(spread)}" if spread else "")
         )
     if cut := metrics.get(prefix + "cut_episodes"):
-        parts.append(f"{cut:.0f} of {metrics[prefix + 'episodes']:.0f} cut short")
+        parts.append(f"{number(cut)} of {number(metrics.get(prefix + 'episodes'))} cut short")
     known = {"success_rate", "success_low", "success_high", "mean_reward", "std_reward", "mean_ep_length"}
     known |= {"episodes", "cut_episodes", *(measure.metric for measure in measures)}
     own = [name for name in metrics if name.startswith(prefix) and name.removeprefix(prefix) not in known]
