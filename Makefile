@@ -47,7 +47,7 @@ $(VENV)/.warp: $(VENV)/.installed
 WORKERS ?= 2
 PYTEST_FLAGS ?=
 
-test: $(VENV)/.warp  ## lint, types and the tests (about 5 minutes on two cores)
+test: $(VENV)/.warp  ## lint, types and the tests (about 6 minutes on two cores)
 	@$(MAKE) --no-print-directory -j 2 pytest lint
 
 test-all: $(VENV)/.warp  ## the slow tests too (about 25 minutes)
