@@ -23,10 +23,11 @@ MAP = {
     "ranges": "errors",
     "display": "",
     "graphs": "errors",
-    "envs": "display errors files ranges",
+    "ranks": "errors",
+    "envs": "display errors files ranges ranks",
     "scaffold": "envs.mujoco.robot errors",
     "show": "display errors files",  # what is shown is handed to it: it asks neither training nor algorithms
-    "policies": "envs.vec envs.row_space envs.importing envs.interface errors ranges",
+    "policies": "envs.vec envs.row_space envs.importing envs.interface errors ranges ranks",
     "nn": "policies",
     "buffers": "envs.vec errors",
     "data": "envs.findings errors files ranges",
@@ -37,6 +38,8 @@ MAP = {
     "training": "config envs errors files graphs policies show stages",  # it knows jobs, and no algorithm
     "listing": "config_files errors files show training",
     "algorithms": "buffers config config_files data declared envs errors graphs policies ranges training trust",
+    "algorithms": "buffers config config_files data declared envs errors graphs policies ranges ranks training "
+    "trust",
     "setting_names": "algorithms.registry config errors",
     "settings": "algorithms.registry config config_files errors policies setting_names",
     "presets": "algorithms config data.config declared envs errors policies",

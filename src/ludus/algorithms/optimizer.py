@@ -6,10 +6,12 @@ from math import inf
 import torch
 from torch import Tensor, nn
 
+from ludus import ranks
 from ludus.envs.vec import State
 from ludus.policies.mlp import laid_out_as
 
 _PART = 2**13  # numbers that one block of the fused kernel walks through: one block for all would leave a GPU idle
+_BESIDE = 8  # numbers that go between ranks together with the gradient; the last is the rank's weight
 
 
 class FlatAdam:
@@ -32,7 +34,9 @@ class FlatAdam:
         self.weight_decay = weight_decay  # apart from the gradient (Loshchilov & Hutter 2019)
         total = sum(p.numel() for p in self.parameters)
         self.flat = torch.zeros(total, device=self.parameters[0].device, dtype=self.parameters[0].dtype)
-        self.grad = torch.zeros_like(self.flat)
+        # What goes between ranks at once: the gradient, and a few numbers beside it.
+        self._shared = torch.zeros(total + _BESIDE, device=self.flat.device, dtype=self.flat.dtype)
+        self.grad, self._beside = self._shared[:total], self._shared[total:]
         offset = 0
         for p in self.parameters:
             part = slice(offset, offset + p.numel())
@@ -45,6 +49,22 @@ class FlatAdam:
         tensors = (self.flat, self.grad, self.exp_avg, self.exp_avg_sq)
         self._weights, self._grads, self._means, self._squares = (list(tensor.split(size)) for tensor in tensors)
         self.skipped = torch.zeros((), device=self.flat.device)
+
+    def average(self, beside: Tensor | None = None, weight: float | Tensor = 1.0) -> Tensor | None:
+        """Before a step: make the gradient the mean over all ranks, each by its `weight`, and so `beside`.
+
+        A few numbers beside the gradient cost nothing more than the gradient alone.
+        """
+        if ranks.size() == 1:
+            return beside
+        count = 0 if beside is None else len(beside)
+        if beside is not None:
+            self._beside[:count] = beside
+        self._beside[-1] = 1.0
+        self._shared.mul_(weight)
+        ranks.add_up(self._shared)
+        self._shared.div_(self._beside[-1].clamp(min=1.0))
+        return None if beside is None else self._beside[:count].clone()
 
     def step(self, learning_rate: float | Tensor, stop: Tensor | None = None) -> Tensor:
         """Apply the gradients, or nothing where `stop` (0 or 1, on the device) is set; returns their norm."""

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus import ranks
 from ludus.envs.random_state import refuse_wild_torch
 
 # A tree of dicts and lists whose leaves are tensors or plain JSON values: what a checkpoint can hold.
@@ -201,9 +202,10 @@ class EpisodeStats:
 def rollout_metrics(groups: list[EpisodeStats], known: dict[str, float]) -> dict[str, float]:
     """`rollout/…` means over the episodes that ended since the last reading; the last `known` where none did.
 
-    What an environment told in its infos has names of its own, `env/…`.
+    Over those of all ranks. What an environment told in its infos has names of its own, `env/…`.
     """
-    means = combine_stats([stats.read() for stats in groups])
+    readings = ranks.gather_plain([stats.read() for stats in groups])
+    means = combine_stats([reading for own in readings for reading in own])
     if "success" in means:
         means["success_rate"] = means.pop("success")
     known.update({name if name.startswith("env/") else f"rollout/{name}": v for name, v in means.items()})
@@ -211,10 +213,11 @@ def rollout_metrics(groups: list[EpisodeStats], known: dict[str, float]) -> dict
 
 
 def env_faults(envs: list[VecEnv]) -> dict[str, float]:
-    """`rollout/…` sums of what went wrong in several groups."""
+    """`rollout/…` sums of what went wrong in several groups, on all ranks."""
     sums: dict[str, float] = {}
-    for env in envs:
-        for name, count in env.faults().items():
+    told = ranks.gather_plain([env.faults() for env in envs])
+    for faults in (faults for own in told for faults in own):
+        for name, count in faults.items():
             sums[f"rollout/{name}"] = sums.get(f"rollout/{name}", 0.0) + count
     return sums
 

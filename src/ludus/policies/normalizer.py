@@ -1,11 +1,14 @@
 """Running mean and variance of observations, kept inside the policy so that nothing can forget them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ludus import ranks
+
+_Moments = tuple[int | Tensor, Tensor, Tensor]  # number of observations, mean, Σ (x − mean)²
 REPLAY_LIMITS = (5.0, 1e-2)  # clip and floor where learning draws from a replay, as in the original of RRD
 
 
@@ -53,10 +56,10 @@ class ObsNormalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, parts: Iterable[Tensor]) -> None:
-        """Merge the moments of observations, each part [n, ...]."""
-        for part in parts:
-            if len(part):
-                self._merge(part.reshape(len(part), *self.mean.shape)[:, : self.mask_start].double())
+        """Merge the moments of observations, each part [n, ...], that all ranks have seen."""
+        own = (self._moments(part) for part in parts if len(part))
+        for moments in own if ranks.size() == 1 else self._of_all_ranks(own):
+            self._merge(*moments)
         variance = self.m2 / self.count.clamp(min=1)
         self._shift.copy_(self.mean)
         if self.floor:
@@ -66,10 +69,25 @@ class ObsNormalizer(nn.Module):
             self._scale.copy_(torch.where(variance > 1e-10, (variance + 1e-8).rsqrt(), 1.0))
         self._turn_mask()
 
-    def _merge(self, batch: Tensor) -> None:
-        n, mean = batch.shape[0], batch.mean(dim=0)
+    def _moments(self, part: Tensor) -> _Moments:
+        batch = part.reshape(len(part), *self.mean.shape)[:, : self.mask_start].double()
+        mean = batch.mean(dim=0)
+        return len(batch), mean, (batch - mean).square().sum(dim=0)
+
+    def _of_all_ranks(self, own: Iterable[_Moments]) -> Iterator[_Moments]:
+        """What each rank has seen, in the order of the ranks."""
+        seen = type(self)(tuple(self.mean.shape), mask=len(self.mean) - self.mask_start).to(self.mean.device)
+        for moments in own:
+            seen._merge(*moments)
+        flat = torch.cat([seen.count.reshape(1), seen.mean.flatten(), seen.m2.flatten()])
+        for count, *both in (row.split([1, *[self.mean.numel()] * 2]) for row in ranks.gather(flat)):
+            if count > 0:
+                mean, m2 = (part.view_as(self.mean)[: self.mask_start] for part in both)
+                yield count[0], mean, m2
+
+    def _merge(self, n: int | Tensor, mean: Tensor, squares: Tensor) -> None:
         old_mean, m2 = self.mean[: self.mask_start], self.m2[: self.mask_start]
         total, delta = self.count + n, mean - old_mean
-        m2 += (batch - mean).square().sum(dim=0) + delta.square() * (self.count * n / total)
+        m2 += squares + delta.square() * (self.count * n / total)
         old_mean += delta * (n / total)
         self.count.copy_(total)

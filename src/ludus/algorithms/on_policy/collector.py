@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ludus import ranks
 from ludus.buffers.schedule import SegmentSchedule
 from ludus.buffers.segments import SegmentBuffer, Segments
 from ludus.envs.abilities import adapt, adapt_every, lessons_of, load_lessons
@@ -97,7 +98,7 @@ class Collector:
         self.groups: list[_Group] = []
         for i, env in enumerate(envs):
             first = self.groups[-1].rows.stop if self.groups else 0
-            self.groups.append(_Group(env, first, policy, derive_seed(seed, 0, i)))
+            self.groups.append(_Group(env, first, policy, derive_seed(seed, *ranks.own_stream(0, i))))
         obs_space = envs[0].obs_space
         self.buffer = SegmentBuffer(
             schedule,
@@ -109,7 +110,7 @@ class Collector:
         )
         self.buffer.track.present.fill_(True)
         self.buffer.all_present = all(env.present is None for env in envs)
-        self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, 1))
+        self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, *ranks.own_stream(1)))
         self.timing = Timing()
         self._last_metrics: dict[str, float] = {}
         self._watcher: Watcher | None = None

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ludus import ranks
 from ludus.algorithms.on_policy.collector import Collector
 from ludus.algorithms.on_policy.config import OnPolicyTrainConfig, make_schedule, with_minibatches
 from ludus.algorithms.on_policy.ram import MemoryPlan, plan_memory
@@ -57,7 +58,7 @@ class OnPolicyJob(Job):
         self.config, self.device = config, device
         self.rate_name = f"{config.section}.learning-rate"
         batches = config.rollout.minibatches * config.rollout.update_epochs
-        self.plan = make_plan(config, schedule.segments * schedule.horizon, batches)
+        self.plan = make_plan(config, schedule.segments * schedule.horizon * ranks.size(), batches)
         inputs = numbers_in(groups[0].obs_space)
         refuse_large_networks(inputs, config.policy, 2 - config.policy.shared_trunk, device)
         self.policy = make_actor_critic(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ludus import ranks
 from ludus.envs.vec import State
 
 
@@ -14,14 +15,18 @@ class ReturnScale:
         self.moments = torch.zeros(3, dtype=torch.float64, device=device)  # count, mean, Σ (x − mean)²
 
     def update(self, discounted: Tensor, present: Tensor | None) -> None:
-        """Merge the moments of discounted returns, as they were after each step."""
+        """Merge the moments of discounted returns, as they were after each step, on all ranks."""
         x = discounted.double()
         weight = torch.ones_like(x) if present is None else present.double()
         n = weight.sum()
-        batch_mean = (x * weight).sum() / n.clamp(min=1)
+        mean = (x * weight).sum() / n.clamp(min=1)
+        squares = ((x - mean).square() * weight).sum()
+        for moments in ranks.gather(torch.stack([n, mean, squares])):
+            self._merge(*moments.unbind())
+
+    def _merge(self, n: Tensor, batch_mean: Tensor, squares: Tensor) -> None:
         count, mean, m2 = self.moments.clone()
         delta, total = batch_mean - mean, count + n
-        squares = ((x - batch_mean).square() * weight).sum()
         self.moments[0] = total
         self.moments[1] = mean + delta * n / total.clamp(min=1)
         self.moments[2] = m2 + squares + delta.square() * count * n / total.clamp(min=1)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ludus import ranks
 from ludus.algorithms.on_policy.advantage import generalized_advantage, next_values
 from ludus.algorithms.on_policy.return_scale import ReturnScale
 from ludus.buffers.schedule import SegmentSchedule
@@ -177,10 +178,21 @@ def _standardized(x: Tensor, present: Tensor | None) -> Tensor:
 
 
 def _moments(x: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and variance over the steps at which an agent was present; None: at all."""
+    """Mean and variance over the steps at which an agent was present (None: at all), on all ranks."""
+    if ranks.size() > 1:
+        return _moments_of_all(x, torch.ones_like(x) if present is None else present)
     if present is None:
         variance, mean = torch.var_mean(x)
         return mean, variance
     n = present.sum().clamp(min=2.0)
     mean = (x * present).sum() / n
     return mean, ((x - mean).square() * present).sum() / (n - 1)
+
+
+def _moments_of_all(x: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+    """The same over several ranks."""
+    values, weights = x.double(), present.double()
+    n, total = ranks.add_up(torch.stack([weights.sum(), (values * weights).sum()])).unbind()
+    mean = total / n.clamp(min=2.0)
+    squares = ranks.add_up(((values - mean).square() * weights).sum())
+    return mean.to(x.dtype), (squares / (n.clamp(min=2.0) - 1)).to(x.dtype)

@@ -25,6 +25,7 @@ class Batch(NamedTuple):
     share: float | Tensor  # of the mean: 1 / n, or [n] with 0 where no agent was present
     state: Tensor  # [segments, state] of the memory before the first step
     keep: Tensor | None  # [horizon, segments] 0 where the memory was reset before a step
+    weight: float | Tensor = 1.0  # among the minibatches of all ranks
 
 
 class Seed(NamedTuple):

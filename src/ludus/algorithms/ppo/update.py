@@ -16,6 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ludus import ranks
 from ludus.algorithms.on_policy.config import count_minibatches
 from ludus.algorithms.on_policy.return_scale import ReturnScale
 from ludus.algorithms.on_policy.update_data import UpdateData, prioritized
@@ -53,7 +54,7 @@ class PPO:
         self.policy, self.config, self.schedule = policy, config, schedule
         device = policy.device
         self.optimizer = FlatAdam(policy.parameters(), config.max_grad_norm)
-        self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, 2))
+        self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, *ranks.own_stream(2)))
         self._initial = self.optimizer.flat.clone() if config.l2_init > 0 else None
         self.returns = ReturnScale(device)
         self.rate_factor = 1.0  # moved by kl_control "adapt"
@@ -167,9 +168,11 @@ class PPO:
         if self.config.prio_alpha > 0:
             advantage = (advantage.view(-1, len(self._weights)) * self._weights).flatten()
         share: float | Tensor = 1.0 / len(rows)
+        weight: float | Tensor = 1.0
         if not self._data.all_present:
-            share = present / present.sum().clamp(min=1.0)
-        return Batch(x, rows[:, :size], old_log_prob, advantage, returns, old_value, share, state, keep)
+            weight = present.sum()
+            share = present / weight.clamp(min=1.0)
+        return Batch(x, rows[:, :size], old_log_prob, advantage, returns, old_value, share, state, keep, weight)
 
     def step(self, batch: Batch, measured: bool) -> None:
         """One gradient step."""
@@ -186,13 +189,14 @@ class PPO:
             if outside is not None:
                 seed.params.add_(outside)
         self.policy.backward(done, seed.params, seed.value)
+        means = self.optimizer.average(seed.means, batch.weight)
         if self._initial is not None:
             self.optimizer.grad.add_(self.optimizer.flat - self._initial, alpha=2 * config.l2_init)
-        if seed.means is not None and self._stops:
-            torch.maximum(self.stopped, (seed.means[KL] > 1.5 * config.target_kl).float(), out=self.stopped)
+        if means is not None and self._stops:
+            torch.maximum(self.stopped, (means[KL] > 1.5 * config.target_kl).float(), out=self.stopped)
         norm = self.optimizer.step(self._rate, self.stopped if config.target_kl > 0 else None)
-        if seed.means is not None:
-            measured_now = torch.cat([seed.means, norm[None]])
+        if means is not None:
+            measured_now = torch.cat([means, norm[None]])
             self._totals += measured_now.masked_fill_(self._over, 0.0) if self._stops else measured_now
 
     # Before the gradient steps ------------------------------------------------------------------
