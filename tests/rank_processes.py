@@ -3,7 +3,7 @@
 import os
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,19 +12,24 @@ import torch
 from ludus import ranks
 
 
-def on_ranks(size: int, work: Callable[[], Any], transport: Literal["memory", "sockets"] = "memory") -> list[Any]:
-    """What `work` returns on every rank; tensors and plain values."""
+def on_ranks(
+    size: int,
+    work: Callable[[], Any],
+    transport: Literal["memory", "sockets"] = "memory",
+    codes: Sequence[int] = (),
+) -> list[Any]:
+    """What `work` returns on every rank, tensors and plain values; `codes` are those that ranks exit with."""
     with tempfile.TemporaryDirectory() as folder:
         memory = ranks.make_memory(size) if transport == "memory" else -1
         store = str(Path(folder) / "store") if transport == "sockets" else ""
         results = [Path(folder) / f"rank_{rank}" for rank in range(size)]
         children = [_fork(ranks.Ticket(rank, size, memory, store), work, results[rank]) for rank in range(size)]
         ended = dict(os.wait() for _ in children)  # as they end: one that nobody waits for counts as alive
-        codes = [os.waitstatus_to_exitcode(ended[child]) for child in children]
+        found = [os.waitstatus_to_exitcode(ended[child]) for child in children]
         if memory >= 0:
             os.close(memory)
-        assert codes == [0] * size
-        return [torch.load(result) for result in results]
+        assert found == list(codes or [0] * size)
+        return [torch.load(result) for result in results if result.exists()]
 
 
 def _fork(ticket: ranks.Ticket, work: Callable[[], Any], result: Path) -> int:
@@ -38,6 +43,8 @@ def _fork(ticket: ranks.Ticket, work: Callable[[], Any], result: Path) -> int:
         ranks.join(ticket)
         torch.save(work(), result)
         code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
     except BaseException:  # noqa: BLE001 (nothing of a forked test may go on)
         traceback.print_exc()
     finally:

@@ -35,9 +35,8 @@ MAP = {
     "config_files": "config envs errors files ranges",
     "stages": "config config_files envs errors",
     "trust": "config envs errors files stages",
-    "training": "config envs errors files graphs policies show stages",  # it knows jobs, and no algorithm
+    "training": "config envs errors files graphs policies ranks show stages",  # it knows jobs, and no algorithm
     "listing": "config_files errors files show training",
-    "algorithms": "buffers config config_files data declared envs errors graphs policies ranges training trust",
     "algorithms": "buffers config config_files data declared envs errors graphs policies ranges ranks training "
     "trust",
     "setting_names": "algorithms.registry config errors",
@@ -55,7 +54,7 @@ MAP = {
     "filming": "config envs errors measuring policies saved_run show training viewing",
     "motion_viewing": "envs errors show",
     "runs": "algorithms.registry config config_files envs errors files measuring policies presets provenance "
-    "rewards saved_run settings show stages training trust viewing",
+    "ranks rewards saved_run settings show stages training trust viewing",
     "seed_processes": "children envs errors files runs show training",
     "experiment": "config envs errors files provenance ranges runs saved_run seed_processes show stages training",
     "run": "config envs errors experiment export filming policies ranges rewards runs saved_run show training",

@@ -91,6 +91,8 @@ class TrainConfig:
     """On a CPU, the same seed gives the same run, bit for bit."""
     device: str = "cpu"
     """Where policy and buffer live: cpu or cuda."""
+    procs: Annotated[int, Range(1, MOST_THREADS)] = 1
+    """Processes that train one policy together on this machine, each with env.num_envs environments of its own."""
     groups: Annotated[int, Range(1, MOST_THREADS)] = 1
     """Groups of environments in flight: with 2, one simulates while the policy acts for the other."""
     torch_threads: Annotated[int, Range(1, MOST_THREADS)] = 1
@@ -122,6 +124,8 @@ class TrainConfig:
     """Settings of the algorithm's sections that may be given without the section: batch_size."""
     layers_after_network: ClassVar[bool] = False
     """Whether built-in layers follow the features of a network of the user's."""
+    has_ranks: ClassVar[bool] = False
+    """Whether several processes can train one policy together."""
     imitates: ClassVar[bool] = False
     """Whether a discriminator judges the motion that an environment shows."""
 
@@ -148,6 +152,7 @@ class TrainConfig:
             raise ConfigError(
                 f"--device {self.device}: take cpu, or cuda for an NVIDIA GPU; 'ludus doctor' shows what is here."
             )
+        self._check_procs()
         if self.env.num_envs % self.groups:
             raise ConfigError(
                 f"--env.num-envs {self.env.num_envs} does not divide into --groups {self.groups}; "
@@ -165,6 +170,12 @@ class TrainConfig:
                 f"--env.discriminate {shown} is for a discriminator: take --algo amp, or "
                 "--env.discriminate nothing."
             )
+
+    def _check_procs(self) -> None:
+        if self.procs > 1 and not self.has_ranks:
+            raise ConfigError(f"--procs {self.procs}: --algo {self.algo} trains in one process; PPO in several.")
+        if self.procs > 1 and self.device != "cpu":
+            raise ConfigError(f"--procs {self.procs}: several processes train on the CPU; leave out --device.")
 
     def why_useless(self, setting: str, given: Collection[str]) -> str:
         """A sentence where a setting (`replay.batch_size`), given beside others, would do nothing; else empty."""

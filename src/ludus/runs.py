@@ -2,6 +2,8 @@
 
 import importlib.util
 import itertools
+import json
+import os
 import shlex
 import sys
 import time
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from ludus import ranks
 from ludus.algorithms.registry import Algorithm, address_of_algorithm, find_algorithm
 from ludus.config import TrainConfig, to_dict
 from ludus.config_files import PlainDumper
@@ -47,13 +50,15 @@ from ludus.training.checkpoint import checkpoints_in, clear_leftovers, set_aside
 from ludus.training.evaluator import Evaluation
 from ludus.training.going_back import set_aside_later
 from ludus.training.interrupt import Interrupt
+from ludus.training.local_ranks import run_ranks
 from ludus.training.loop import Trainer
-from ludus.training.run_facts import Labels, change_facts, labels_in, put_facts, read_facts
+from ludus.training.run_facts import FACTS, Labels, change_facts, labels_in, put_facts, read_facts
 from ludus.training.run_folder import (
     CHECKPOINTS,
     CONFIG,
     FINAL,
     RESULTS,
+    STANDING,
     point,
     pointed_by,
     taken_names,
@@ -63,6 +68,7 @@ from ludus.training.starting import pinned_address
 from ludus.trust import MARK, is_mark, mark_as_ours, require_trust
 
 _LONGEST_LABELS = 300  # characters of a name, tags and a note at the end of a training
+_TASK = "LUDUS_TASK"  # the variable of the environment that tells a rank what to do with the run it is given
 
 
 # Training ---------------------------------------------------------------------------------------
@@ -80,15 +86,17 @@ def train(
     config = whole_config(preset, config, overrides)
     told = told_name(preset)
     facts = labels.facts() | facts_of(preset, config)
-    with ExitStack() as held, console or Console() as screen:
+    with ExitStack() as held:
         folder = Path(run_dir) if run_dir else held.enter_context(new_folder(told, labels.name, str(config.seed)))
+        if config.procs > 1:
+            return _train_on_ranks(folder, config, facts, callbacks, console, stop_at)
+        screen = held.enter_context(console or Console())
         with closing(_trainer(config, folder, facts, screen, callbacks, stop_at)) as trainer:
             started = trainer.begin()
             held.enter_context(run_lock(folder))  # settings that do not work have left nothing behind
             refuse_taken(folder)
             create_run(folder, config, facts)
-            about = [*trainer.lines(), *trainer.job.lines(), *trainer.forecast()]
-            screen.plan(f"{told} → {folder}", [*about, *started, *about_given(config.env)])
+            screen.plan(f"{told} → {folder}", [*_about(trainer), *started, *about_given(config.env)])
             trainer.run()
             end = _measure_at_end(trainer)
         _finish(trainer, end)
@@ -129,40 +137,144 @@ def resume(
     """
     address = read_address(run)
     folder = address.folder
-    with run_lock(folder), console or Console() as screen:
-        saved = trusted_config(folder, trust)
-        config = apply_overrides(saved, overrides or {})
-        _clear_leftovers(folder)
-        checkpoint = _where_to_go_on(address, screen)
+    if ranks.is_called():
+        return _go_on_as_rank(address)
+    with run_lock(folder):
+        config = apply_overrides(trusted_config(folder, trust), overrides or {})
         facts = read_facts(folder) or facts_of(folder.resolve().parent.name, config)
-        if checkpoint is not None or overrides:
+        if overrides or checkpoints_in(folder / CHECKPOINTS):
             facts = resumed(facts, config)
-        with closing(_trainer(config, folder, facts, screen, callbacks, stop_at)) as trainer:
-            if checkpoint is None:
-                trainer.begin()
-            else:
-                trainer.restore(checkpoint, partial(_set_aside, address, screen))
-            if trainer.complete and _is_finished(folder, config, checkpoint):
-                raise ConfigError(
-                    f"{folder} is already trained to its {trainer.plan.total_steps:,} {trainer.plan.unit}; "
-                    f"give it more with: {_command('resume', folder)} --total-steps {2 * trainer.plan.total_steps}"
-                )
-            if trainer.stopped_as_asked and not trainer.complete:
-                raise ConfigError(
-                    f"{folder} is at step {trainer.step:,} already. Choose a later --stop-at, or go on to its end "
-                    f"with: {_command('resume', folder)}"
-                )
-            screen.remember(_metrics_of(folder)[: trainer.counters.metric_rows])
+        if config.procs > 1:
+            task = {"facts": facts, "overrides": overrides or {}, "stop_at": stop_at}
+            _start_ranks(address, config, callbacks, console, task)
+            return folder
+        with console or Console() as screen:
+            _clear_leftovers(folder)
+            _go_on(address, _where_to_go_on(address, screen), config, facts, screen, callbacks, stop_at)
+    return folder
+
+
+def _go_on(
+    address: Address,
+    checkpoint: Path | None,
+    config: TrainConfig,
+    facts: dict[str, Any],
+    screen: Console,
+    callbacks: Sequence[Callback],
+    stop_at: int,
+) -> None:
+    """Train from a checkpoint, or from the beginning, to the end. Of several ranks the first writes."""
+    folder, writes = address.folder, ranks.is_first()
+    with closing(_trainer(config, folder, facts, screen, callbacks, stop_at)) as trainer:
+        if checkpoint is None:
+            trainer.begin()
+        else:
+            trainer.restore(checkpoint, partial(_set_aside, address, screen))
+        if trainer.complete and is_finished(folder, config, checkpoint):
+            raise ConfigError(
+                f"{folder} is already trained to its {trainer.plan.total_steps:,} {trainer.plan.unit}; "
+                f"give it more with: {_command('resume', folder)} --total-steps {2 * trainer.plan.total_steps}"
+            )
+        if trainer.stopped_as_asked and not trainer.complete:
+            raise ConfigError(
+                f"{folder} is at step {trainer.step:,} already. Choose a later --stop-at, or go on to its end "
+                f"with: {_command('resume', folder)}"
+            )
+        screen.remember(_metrics_of(folder)[: trainer.counters.metric_rows])
+        if ranks.size() > 1 and checkpoint is None:
+            screen.plan(f"{told_name(str(facts.get('preset', '')))} → {folder}", _about(trainer))
+        else:
             screen.plan(f"resuming {folder} at {_place(trainer)}", trainer.lines())
+        if writes:
             create_run(folder, config, facts)
             if warning := forget_later(folder / RESULTS, trainer.step):
                 screen.warning(warning)
-            if not trainer.complete:  # else a kill came between the last checkpoint and the end
+        if not trainer.complete:  # else a kill came between the last checkpoint and the end
+            if writes:
                 (folder / FINAL).unlink(missing_ok=True)  # what it points to is no longer the end
-                trainer.run()
-            end = _measure_at_end(trainer)
+            trainer.run()
+        end = _measure_at_end(trainer) if writes else _End()
+    if writes:
         _finish(trainer, end)
+
+
+# Several processes --------------------------------------------------------------------------------
+def _train_on_ranks(
+    folder: Path,
+    config: TrainConfig,
+    facts: dict[str, Any],
+    callbacks: Sequence[Callback],
+    console: Console | None,
+    stop_at: int,
+) -> Path:
+    """A new run: its folder is made here, and the ranks go on with it from its beginning."""
+    config.check()
+    _refuse_what_stays_here(config, callbacks)
+    is_new = not folder.exists()
+    try:
+        with run_lock(folder):
+            refuse_taken(folder)
+            create_run(folder, config, facts)
+            try:
+                task = {"facts": facts, "overrides": {}, "stop_at": stop_at}
+                _start_ranks(Address(folder), config, callbacks, console, task)
+            except (LudusError, KeyboardInterrupt):  # settings that do not work leave nothing behind
+                if not any((folder / name).exists() for name in (CHECKPOINTS, "metrics.jsonl")):
+                    for name in (CONFIG, FACTS, MARK, STANDING):
+                        (folder / name).unlink(missing_ok=True)
+                raise
+    finally:
+        if is_new:
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
     return folder
+
+
+def _refuse_what_stays_here(config: TrainConfig, callbacks: Sequence[Callback]) -> None:
+    if callbacks or about_given(config.env):
+        what = "callbacks" if callbacks else "environments that are handed over as objects"
+        raise ConfigError(f"procs={config.procs}: {what} cannot be taken along to other processes. Train with 1.")
+
+
+def _start_ranks(
+    address: Address,
+    config: TrainConfig,
+    callbacks: Sequence[Callback],
+    console: Console | None,
+    task: dict[str, Any],
+) -> None:
+    """Let so many processes as the run asks for go on with it; `task` is what they cannot read in its folder."""
+    _refuse_what_stays_here(config, callbacks)
+    quiet = console is not None and console.quiet
+    try:
+        told = json.dumps(task, default=str)
+        run_ranks(["resume", str(address)], config.procs, quiet, **{_TASK: told})
+    except LudusError as error:
+        if not checkpoints_in(address.folder / CHECKPOINTS):
+            raise
+        raise LudusError(f"{error} Go on with: {_command('resume', address.folder)}") from error
+
+
+def _go_on_as_rank(address: Address) -> Path:
+    """In a process that `_start_ranks` has started; its parent holds the lock, and has looked who is trusted."""
+    folder, task = address.folder, json.loads(os.environ.pop(_TASK))
+    try:
+        ranks.join()
+        config = apply_overrides(trusted_config(folder, trust=True), task["overrides"])
+        with Console("auto" if ranks.is_first() else "quiet") as screen:
+            checkpoint = None
+            if ranks.is_first() and (folder / CHECKPOINTS).exists():
+                _clear_leftovers(folder)
+                checkpoint = _where_to_go_on(address, screen)
+            found = ranks.told_by_first(checkpoint and str(checkpoint))
+            _go_on(address, found and Path(found), config, task["facts"], screen, (), task["stop_at"])
+    except ranks.RankLostError:
+        sys.exit(ranks.LOST)
+    return folder
+
+
+def _about(trainer: Trainer) -> list[str]:
+    return [*trainer.lines(), *trainer.job.lines(), *trainer.forecast()]
 
 
 def _place(trainer: Trainer) -> str:
@@ -184,10 +296,10 @@ def stopped_as_asked(folder: Path, stop_at: int) -> bool:
 def is_finished(folder: Path) -> bool:
     """Whether a run is trained to its end, measured and reported."""
     made = checkpoints_in(folder / CHECKPOINTS)
-    return bool(made) and _is_finished(folder, run_config(folder), made[-1])
+    return bool(made) and is_finished(folder, run_config(folder), made[-1])
 
 
-def _is_finished(folder: Path, config: TrainConfig, newest: Path | None) -> bool:
+def is_finished(folder: Path, config: TrainConfig, newest: Path | None) -> bool:
     """Whether a run that is trained has all that its end makes: no kill came after the last checkpoint."""
     reported = (folder / "report.html").exists() or not config.log.report
     steps = None if newest is None else step_of(newest)
@@ -235,7 +347,7 @@ def _trainer(
         raise ConfigError(f"--stop-at is {stop_at}; it must be a step of the training.")
     screen.state.display, make_job = display_of(config.env), find_algorithm(config.algo).job_maker()
     screen.state.every_row = config.log.every_row
-    sinks = _sinks(folder, config, screen)
+    sinks = _sinks(folder, config, screen) if ranks.is_first() else lambda step, rows: Tee([])
     return Trainer(config, folder, screen, sinks, make_job, callbacks, keep_folder, stop_at)
 
 

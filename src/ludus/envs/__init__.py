@@ -7,6 +7,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
 
+from ludus import ranks
 from ludus.display import Display
 from ludus.envs.config import (
     EnvConfig,
@@ -85,10 +86,11 @@ def make_vec_env(
 def make_groups(
     config: EnvConfig, groups: int, device: "torch.device | str" = "cpu", episodic_reward: bool = False
 ) -> "list[VecEnv]":
-    """The training environments in equal groups, which share the worker processes out among them."""
+    """The training environments in equal groups, which share the worker processes out among them; so do ranks."""
     shared = config
     if isinstance(config, GymConfig | PettingZooConfig):
-        shared = dataclasses.replace(config, workers=max(config.workers // groups, min(config.workers, 1)))
+        workers = config.workers // (groups * ranks.size())
+        shared = dataclasses.replace(config, workers=max(workers, min(config.workers, 1)))
     envs = [make_vec_env(shared, config.num_envs // groups, device=device) for _ in range(groups)]
     if not episodic_reward:
         return envs
@@ -140,5 +142,9 @@ def display_of(config: EnvConfig) -> Display:
 
 
 def available_cores() -> int:
-    """Cores this process may use, which containers and schedulers limit below the machine's number."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores this process may use, which containers and schedulers limit below the machine's number.
+
+    Ranks share them out among them.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // ranks.size())

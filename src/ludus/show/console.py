@@ -43,7 +43,7 @@ class Console:
 
     def __init__(self, mode: Mode = "auto", stream: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stdout
-        self._quiet = mode == "quiet"
+        self.quiet = mode == "quiet"
         self.state = RunState()
         self._loss_lines = LossLines()
         self._view: View | None
@@ -66,7 +66,7 @@ class Console:
         """Where training is now. Cheap enough to call after every environment step."""
         self.state.step = step
         self.state.note = note
-        if self._view is not None and not self._quiet:
+        if self._view is not None and not self.quiet:
             try:
                 self._view.progress()
             except Exception:  # noqa: BLE001 (see _show)
@@ -135,7 +135,7 @@ class Console:
         self.close()
 
     def _show(self, action: Callable[[View], None], even_if_quiet: bool = False) -> None:
-        if self._quiet and not even_if_quiet:
+        if self.quiet and not even_if_quiet:
             return
         while self._view is not None:
             try:

@@ -4,6 +4,7 @@
         policy.json   policy.safetensors      all that is needed to act
         reward.json   reward.safetensors      a learned reward, where there is one
         training.json training.safetensors    all that is needed besides to go on exactly
+        rank_1.json   rank_1.safetensors      what another rank needs besides, where there are several
         manifest.json                         sizes and SHA-256 of the files above
 
 Tensors are safetensors, everything else is JSON: nothing in a checkpoint can run code. A checkpoint may come from
@@ -17,7 +18,8 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
@@ -46,7 +48,8 @@ from ludus.training.run_folder import BEST, CHECKPOINT_NAME, checkpoint_folders,
 
 FORMAT = 1
 _TENSOR_KEY = "__tensor__"
-_FILE_NAME = re.compile(r"(policy|reward|training)\.(json|safetensors)")
+_FILE_NAME = re.compile(r"(policy|reward|training|rank_[1-9][0-9]{0,4})\.(json|safetensors)")
+_TO_RESUME = re.compile(r"(training|rank_.*)\..*")  # files that acting does not need
 _MANIFEST_BYTES = 1_000_000
 _JSON_BYTES = 256_000_000
 _DESCRIPTION_BYTES = 5_000_000  # of a policy's or reward's JSON
@@ -94,10 +97,38 @@ def checkpoint_path(folder: Path, step: int) -> Path:
     return folder / f"step_{step:09d}"
 
 
-def save_checkpoint(folder: Path, step: int, models: Mapping[str, Model], training: State) -> Path:
-    """Write `folder`/step_N; it exists whole or not at all. A full disk is a sentence and leaves the old ones."""
+def save_checkpoint(
+    folder: Path, step: int, models: Mapping[str, Model], training: State, parts: Sequence[Path] = ()
+) -> Path:
+    """Write `folder`/step_N; it exists whole or not at all. A full disk is a sentence and leaves the old ones.
+
+    `parts`: what other ranks have written with `write_part`.
+    """
+    with _told_in_a_sentence(folder, step):
+        return persistently(lambda: _write_checkpoint(folder, step, models, training, parts))
+
+
+def write_part(folder: Path, step: int, rank: int, state: State) -> Path:
+    """What a rank needs besides, in a folder of its own, from where it goes into a checkpoint."""
+    aside = temporary_beside(folder / f"rank_{rank}")
+
+    def write() -> Path:
+        try:
+            aside.mkdir(parents=True)
+            _write_part(aside / f"rank_{rank}", {"format": FORMAT, "step": step, "state": state}, {})
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise _as_os_error(error) if isinstance(error, SafetensorError) else error from error
+        return aside
+
+    with _told_in_a_sentence(folder, step):
+        return persistently(write)
+
+
+@contextmanager
+def _told_in_a_sentence(folder: Path, step: int) -> Iterator[None]:
     try:
-        return persistently(lambda: _write_checkpoint(folder, step, models, training))
+        yield
     except OSError as error:
         may_pass = error.errno in TRANSIENT
         raise (UnsavedError if may_pass else CheckpointError)(
@@ -106,7 +137,9 @@ def save_checkpoint(folder: Path, step: int, models: Mapping[str, Model], traini
         ) from error
 
 
-def _write_checkpoint(folder: Path, step: int, models: Mapping[str, Model], training: State) -> Path:
+def _write_checkpoint(
+    folder: Path, step: int, models: Mapping[str, Model], training: State, parts: Sequence[Path]
+) -> Path:
     final = checkpoint_path(folder, step)
     temporary = temporary_beside(final)
     try:
@@ -116,6 +149,8 @@ def _write_checkpoint(folder: Path, step: int, models: Mapping[str, Model], trai
             description = {"format": FORMAT, "step": step, **model.description()}
             _write_part(temporary / name, description, dict(model.state_dict()))
         _write_part(temporary / "training", {"format": FORMAT, "step": step, "state": training}, {})
+        for file in (file for part in parts for file in part.iterdir()):
+            _bring(file, temporary / file.name)
         files = sorted(temporary.iterdir())
         manifest = {f.name: {"bytes": f.stat().st_size, "sha256": _sha256(f)} for f in files}
         _write_text(temporary / "manifest.json", json.dumps({"format": FORMAT, "files": manifest}, indent=1))
@@ -128,6 +163,15 @@ def _write_checkpoint(folder: Path, step: int, models: Mapping[str, Model], trai
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     return final
+
+
+def _bring(file: Path, place: Path) -> None:
+    """By a second name, where the file system has such: the first stays for another attempt."""
+    try:
+        os.link(file, place)
+    except OSError:
+        shutil.copyfile(file, place)
+        _sync_file(place)
 
 
 def _as_os_error(error: SafetensorError) -> OSError:
@@ -269,14 +313,15 @@ def _is_regular(file: Path) -> bool:
 
 def _problem_of_file(file: Path, expected_bytes: int, expected_sha256: str, to_resume: bool) -> str | None:
     name = file.name
-    if file.stem == "training" and not to_resume:
+    resumes = _TO_RESUME.fullmatch(name) is not None
+    if resumes and not to_resume:
         return None
     if not file.exists():
         return f"{name} is missing"
     size = file.stat().st_size
     if size != expected_bytes:
         return f"{name} has {size:,} bytes instead of {expected_bytes:,}"
-    if file.stem == "training":  # what does not fit into memory cannot be gone on with
+    if resumes:  # what does not fit into memory cannot be gone on with
         most = _JSON_BYTES if file.suffix == ".json" else psutil.virtual_memory().available
     else:
         most = _DESCRIPTION_BYTES if file.suffix == ".json" else _MODEL_BYTES
@@ -399,6 +444,15 @@ def load_training(checkpoint: Path) -> tuple[int, State]:
     """(step, everything that an exact continuation needs besides the models)."""
     plain, tensors = _read_plain(checkpoint / "training"), _read_tensors(checkpoint / "training")
     return plain["step"], join_tree(plain["state"], tensors)
+
+
+def load_part(checkpoint: Path, rank: int) -> State:
+    """What a rank has written with `write_part`; empty where it has not."""
+    path = checkpoint / f"rank_{rank}"
+    if not path.with_suffix(".json").exists():
+        return {}
+    state: State = join_tree(_read_plain(path)["state"], _read_tensors(path))
+    return state
 
 
 def load_model_weights(checkpoint: Path, name: str) -> dict[str, Tensor]:

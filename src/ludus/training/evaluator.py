@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ludus import ranks
 from ludus.config import TrainConfig, to_dict
 from ludus.envs import make_eval_env
 from ludus.envs.abilities import describe_starts, names_of_few, start_words
@@ -83,6 +84,10 @@ class Evaluation:
             told["starts"] = {name: column(values) for name, values in self.starts.items()}
         return told
 
+    def plain(self) -> dict[str, Any]:
+        """What `Evaluation(**plain)` makes again."""
+        return {**vars(self), "cut": sorted(self.cut)}
+
     def _effective_number(self, values: Sequence[float]) -> float:
         """How many equally weighted episodes would tell as much (Kish 1965)."""
         weights = self.labels.get("weight", [1.0] * len(values))
@@ -96,6 +101,24 @@ class Evaluation:
         if not told:
             return math.nan
         return sum(value * weight for value, weight in told) / sum(weight for _, weight in told)
+
+
+def joined(parts: Sequence[Evaluation]) -> Evaluation:
+    """The episodes of several evaluations as those of one; their numbers are no longer told apart."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = Evaluation()
+    for part in parts:
+        before, more = len(whole.returns), len(part.returns)
+        for kept, new in ((whole.metrics, part.metrics), (whole.labels, part.labels), (whole.starts, part.starts)):
+            for name in {**kept, **new}:  # what a part does not tell is NaN there
+                kept.setdefault(name, [math.nan] * before).extend(new.get(name, [math.nan] * more))
+        whole.cut |= {before + place for place in part.cut}
+        whole.returns += part.returns
+        whole.lengths += part.lengths
+        whole.numbers += part.numbers
+        whole.rows += part.rows
+    return whole
 
 
 def _brief(value: float) -> float | None:
@@ -254,8 +277,16 @@ def judged_task(config: EnvConfig) -> str:
     return hashlib.sha256(json.dumps(judged, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
 
+def _share(episodes: int) -> int:
+    """Of so many, what this rank plays."""
+    return episodes // ranks.size() + (ranks.rank() < episodes % ranks.size())
+
+
 class PolicyEvaluator:
-    """Evaluates a run's policy on its evaluation environments, which are made when they are first needed."""
+    """Evaluates a run's policy on its evaluation environments, which are made when they are first needed.
+
+    Ranks share the episodes out among them; each then knows those of all. Fixed starts are played by every rank.
+    """
 
     def __init__(self, config: TrainConfig, policy: Policy) -> None:
         self._config, self._policy = config, policy
@@ -265,11 +296,31 @@ class PolicyEvaluator:
 
     def measure(self, deterministic: bool, interrupted: Callable[[], bool] = lambda: False) -> Evaluation:
         """The episodes of one evaluation, with the most likely actions or sampled ones."""
+        return joined(self._measure_parts(deterministic, interrupted))
+
+    def _measure_parts(self, deterministic: bool, interrupted: Callable[[], bool]) -> list[Evaluation]:
+        """What each rank measured."""
         config = self._config
         if self._env is None:
-            self._env = make_eval_env(config.env, config.eval.episodes, self._policy.device)
-        seed, limits = derive_seed(config.seed, EVAL_STREAM), (config.eval.max_steps, config.cuda_graphs)
-        return evaluate(self._policy, self._env, config.eval.episodes, seed, deterministic, interrupted, *limits)
+            self._env = self._make_env()
+        fixed, limits = self._env.fixed_starts, (config.eval.max_steps, config.cuda_graphs)
+        episodes = config.eval.episodes if fixed else _share(config.eval.episodes)
+        seed = derive_seed(config.seed, *((EVAL_STREAM,) if fixed else ranks.own_stream(EVAL_STREAM)))
+        own = Evaluation()
+        if episodes:
+            own = evaluate(self._policy, self._env, episodes, seed, deterministic, interrupted, *limits)
+        if fixed or ranks.size() == 1:
+            return [own]
+        told = ranks.gather_plain(own.plain())
+        return [Evaluation(**{**part, "cut": set(part["cut"])}) for part in told]
+
+    def _make_env(self) -> VecEnv:
+        config, device = self._config, self._policy.device
+        env = make_eval_env(config.env, max(1, _share(config.eval.episodes)), device)
+        if not env.fixed_starts or ranks.size() == 1:
+            return env
+        env.close()
+        return make_eval_env(config.env, config.eval.episodes, device)
 
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
         """`eval/…` with the most likely actions and, if wanted, `eval_stochastic/…`; empty when interrupted."""
@@ -277,13 +328,16 @@ class PolicyEvaluator:
         records = []
         for prefix, deterministic in (("eval", True), ("eval_stochastic", False)):
             if deterministic or self._config.eval.stochastic:
-                result = self.measure(deterministic, interrupted)
-                if interrupted():
+                parts = self._measure_parts(deterministic, interrupted)
+                if ranks.anyone(interrupted()):
                     return {}
+                result = joined(parts)
                 if deterministic:
                     self.newest = result
                 acting = "deterministic" if deterministic else "sampled"
-                records.append({"actions": acting, "seed": self._config.seed, **result.record()})
+                for rank, part in enumerate(parts):
+                    stream = {"seed": self._config.seed} | ({"rank": rank} if rank else {})
+                    records.append({"actions": acting, **stream, **part.record()})
                 metrics |= {f"{prefix}/{name}": value for name, value in result.summary().items()}
         self.records = records
         return metrics

@@ -112,6 +112,10 @@ class Job(ABC):
     def state(self, whole: bool) -> State:
         """All that an exact continuation needs besides `models`; if not `whole`, without the environments."""
 
+    def own_paths(self) -> tuple[str, ...]:
+        """Where in `state` lies what every rank has for itself: "collector", "ppo/generator"."""
+        return ()
+
     def carried(self) -> State:
         """What one stage of a curriculum hands to the next besides `models`."""
         return self.state(whole=False)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ludus import ranks
 from ludus.config import TrainConfig
 from ludus.envs.vec import State
 from ludus.errors import (
@@ -41,7 +42,6 @@ from ludus.training.checkpoint import (
     checkpoints_in,
     dump_tensors,
     load_model_weights,
-    load_training,
     mark_best,
     newest_intact,
     prune,
@@ -57,6 +57,7 @@ from ludus.training.interrupt import Interrupt
 from ludus.training.job import Job
 from ludus.training.progress import Progress
 from ludus.training.ram import short_of_memory
+from ludus.training.rank_parts import load_own, own_part, save_together
 from ludus.training.run_folder import BEST, CONFIG
 from ludus.training.run_logs import RunLogs
 from ludus.training.saving_times import is_due, saving_lines
@@ -77,7 +78,11 @@ MAX_ROLLBACKS = 3  # after so many returns to a checkpoint the run is given up
 
 
 class Trainer:
-    """Holds a run together: its job, its files, its screen."""
+    """Holds a run together: its job, its files, its screen.
+
+    Where there are several ranks each has a trainer, and all go through the same loop: rank 0 alone writes files,
+    and what a rank cannot know of the others (an interrupt, what lies on the disk) they agree on.
+    """
 
     def __init__(
         self,
@@ -181,15 +186,15 @@ class Trainer:
                     self.console.warning(warning)
                 if not self._watched:
                     self.console.warning("No environment is stepped: on_step and on_episode are never called.")
-                going = self._notify("on_start")
+                going = ranks.everyone(self._notify("on_start"))
                 if going and self.counters.evaluation_owed:
                     going = self._end_epoch(save=True)
                 going &= not self.stopped_as_asked
-                while going and self.counters.iteration < plan.total_iterations and not interrupt.requested:
+                while (going := self._agree_to(going)) and self.counters.iteration < plan.total_iterations:
                     while self._stage_is_over():
                         self._enter_next_stage()
                     going = self._iteration() and not self.stopped_as_asked
-                if interrupt.requested or not going:
+                if not going:
                     self._save_if_new()
                 if self.complete:
                     self._progress.complete(self.counters.stage)
@@ -207,6 +212,10 @@ class Trainer:
             self.sinks.keep_models(self._model_files())
             self.console.trained(self.counters.seconds)
         return self.complete
+
+    def _agree_to(self, going: bool) -> bool:
+        """Whether all ranks want to go on, and none was interrupted."""
+        return ranks.everyone(going and not self._interrupted())
 
     def _model_files(self) -> dict[str, list[Path]]:
         """What is needed to use the final and the best models."""
@@ -312,7 +321,7 @@ class Trainer:
 
     def _write_table(self) -> None:
         """evaluation.json: the newest evaluation, kind by kind of episode."""
-        if table := self.job.table():
+        if ranks.is_first() and (table := self.job.table()):
             text = json.dumps({"step": self.step, "rows": table}, indent=1)
             self.run_dir.mkdir(parents=True, exist_ok=True)  # which may have been deleted
             persistently(lambda: write_whole(self.run_dir / "evaluation.json", text))
@@ -324,14 +333,18 @@ class Trainer:
         if better or always_save:
             checkpoint = self._save()
             if better and checkpoint is not None:
-                mark_best(checkpoint)
-                prune(self.checkpoints, self.config.checkpoint.keep)
+                self._mark_best(checkpoint)
             elif better:  # not kept, so a later policy need not be better than this one
                 self.counters.best = before
         if not metrics:
             return True
         self._keep_standing()
         return self._notify("on_evaluation", metrics)
+
+    def _mark_best(self, checkpoint: Path) -> None:
+        if ranks.is_first():
+            mark_best(checkpoint)
+            prune(self.checkpoints, self.config.checkpoint.keep)
 
     # Stages -------------------------------------------------------------------------------------
     @property
@@ -417,7 +430,8 @@ class Trainer:
     def _forget_best(self) -> None:
         """What was the best of another task says nothing about this one; its checkpoint stays while it is new."""
         self.counters.best = Counters().best
-        (self.checkpoints / BEST).unlink(missing_ok=True)
+        if ranks.is_first():
+            (self.checkpoints / BEST).unlink(missing_ok=True)
 
     def _write(self, metrics: dict[str, float]) -> None:
         self.sinks.write(self.step, metrics)
@@ -435,6 +449,8 @@ class Trainer:
 
     def _keep_standing(self, final: Score | None = None, failed: str = "") -> None:
         """For lists of runs."""
+        if not ranks.is_first():
+            return
         counters, plan, names = self.counters, self.plan, ("success_rate", "mean_reward")
         if hasattr(self, "job") and "policy" not in self.job.models:  # a learned reward, on held-out episodes
             names = ("AUC", "fit")
@@ -451,33 +467,44 @@ class Trainer:
     def _save(self, whole: bool = True) -> Path | None:
         """The new checkpoint. None if an error that may pass kept it from being written: the training goes on."""
         try:
-            checkpoint = self._save_at_once(whole)
+            checkpoint = self._save_at_once() if whole else self._save_files(whole)
         except UnsavedError as error:
             self._unsaved += 1
             last = self.counters.iteration >= self.plan.total_iterations
-            if self._unsaved > MAX_UNSAVED or last or self._interrupted() or not whole:
+            if self._unsaved > MAX_UNSAVED or last or not whole or ranks.anyone(self._interrupted()):
                 raise
             self.console.warning(f"{error} The training goes on, and is saved at the next opportunity.")
             return None
         self._unsaved = 0
         return checkpoint
 
-    def _save_at_once(self, whole: bool) -> Path:
+    def _save_at_once(self) -> Path:
+        def own() -> State:
+            return own_part(self.job.state(whole=True), self.job.own_paths())
+
+        return save_together(self.checkpoints, self.step, own, lambda parts: self._save_files(True, parts))
+
+    def _save_files(self, whole: bool, parts: Sequence[Path] = ()) -> Path:
         self.counters.seconds = time.perf_counter() - self._since
         self._log_batches()
         if not self._keep_folder():
             self.console.warning(f"The run folder {self.run_dir} was deleted; what it must hold is written anew.")
         self.sinks.flush()
-        checkpoint = save_checkpoint(self.checkpoints, self.step, self.job.models, self._state(whole))
+        checkpoint = save_checkpoint(self.checkpoints, self.step, self.job.models, self._state(whole), parts)
         prune(self.checkpoints, self.config.checkpoint.keep)
         return checkpoint
 
     def _save_if_new(self) -> None:
-        if not checkpoint_path(self.checkpoints, self.step).exists():
+        if ranks.told_by_first(not checkpoint_path(self.checkpoints, self.step).exists()):
             self._save()
 
     def _save_emergency(self, error: BaseException) -> None:
-        """Something broke: keep what was learned. The environments are in an unknown state and start anew."""
+        """Something broke: keep what was learned. The environments are in an unknown state and start anew.
+
+        Rank 0 does it alone: nothing is known of the others.
+        """
+        if not ranks.is_first():
+            return
         if isinstance(error, CheckpointError) or self.step == 0 or not hasattr(self, "job"):  # of the next stage
             return
         if checkpoint_path(self.checkpoints, self.step).exists() or not self._weights_finite():
@@ -497,7 +524,7 @@ class Trainer:
     def restore(self, checkpoint: Path, set_aside: Callable[[Path], Any] = set_aside_newer) -> None:
         """Continue exactly from a checkpoint. `set_aside` moves newer ones away: by default they are damaged."""
         try:
-            _, state = load_training(checkpoint)
+            state = load_own(checkpoint, self.job.own_paths())
             before, self.counters = self.counters.stage, counters_from(state["counters"])
             if self.counters.stage != before:
                 self._make_stage()
@@ -514,13 +541,14 @@ class Trainer:
         except MALFORMED as error:
             reason = plain_text(f"{type(error).__name__}: {error}", 300)
             raise CheckpointError(f"{checkpoint} does not fit its run's configuration: {reason}") from error
-        set_aside(checkpoint)
+        if ranks.is_first():
+            set_aside(checkpoint)
         if self.counters.best_task not in ("", judged_task(self.config.env)):
             self._forget_best()
         best = checkpoint_path(self.checkpoints, self.counters.best_step)
-        if not best.exists():  # not kept, so a later policy need not be better than this one
+        if not ranks.told_by_first(best.exists()):  # not kept, so a later policy need not be better than this one
             self._forget_best()
-        elif best != best_checkpoint(self.checkpoints):
+        elif ranks.is_first() and best != best_checkpoint(self.checkpoints):
             mark_best(best)  # a kill came between the checkpoint and its mark
 
     def _refuse_other_iterations(self, checkpoint: Path) -> None:
@@ -548,7 +576,8 @@ class Trainer:
         if skipped < self.job.judged_batches / 2 and self._weights_finite():
             self.console.warning(f"{skipped} gradients were not finite and were skipped (step {self.step:,}).")
             return True
-        path = self.run_dir / "nan_dump" / f"step_{self.step:09d}.safetensors"
+        of_rank = "" if ranks.is_first() else f"_rank_{ranks.rank()}"
+        path = self.run_dir / "nan_dump" / f"step_{self.step:09d}{of_rank}.safetensors"
         dump_tensors(path, self.job.suspects())
         self.console.warning(f"{skipped} gradients were not finite; what they were taken of is kept in {path}.")
         return False
@@ -565,8 +594,8 @@ class Trainer:
                 f"not help. Try a smaller --{self.job.rate_name}; what was trained on last is in the run's "
                 "nan_dump folder."
             )
-        if checkpoints_in(self.checkpoints):
-            checkpoint = newest_intact(self.checkpoints, self.console.warning)
+        if newest := ranks.told_by_first(self._newest_intact()):
+            checkpoint = Path(newest)
             self.console.warning(f"Going back to {checkpoint.name} with half the learning rate.")
             self.restore(checkpoint)
         else:
@@ -577,6 +606,12 @@ class Trainer:
         self._logs.cut_to(self.counters)
         self.counters.rollbacks = rollbacks
         self.job.set_rate_factor(factor)
+
+    def _newest_intact(self) -> str:
+        """Empty before there is a checkpoint. Rank 0 looks for all."""
+        if not ranks.is_first() or not checkpoints_in(self.checkpoints):
+            return ""
+        return str(newest_intact(self.checkpoints, self.console.warning))
 
     def _begin_again(self) -> None:
         self.counters, self._logged = Counters(), Logged()

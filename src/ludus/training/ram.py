@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import psutil
 import torch
 
+from ludus import ranks
 from ludus.errors import ConfigError, TrainingError
 from ludus.policies.config import PolicyConfig
 
@@ -24,7 +25,8 @@ def refuse_large_networks(inputs: int, config: PolicyConfig, networks: int, devi
 
 
 def refuse_what_cannot_fit(needed: int, plan: str, advice: str, device: torch.device) -> None:
-    """A sentence before the machine runs out of memory; `plan` says what it is for."""
+    """A sentence before the machine runs out of memory; `plan` says what it is for. Every rank takes as much."""
+    needed *= ranks.size()
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     if needed > free:
         raise ConfigError(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ludus import ranks
 from ludus.config import Plan
 from ludus.files import TRANSIENT
 from ludus.show.batch_log import BatchLog
@@ -34,6 +35,8 @@ class RunLogs:
 
     def cut_to(self, counters: Counters) -> None:
         """Forget what was logged later: it will be made again."""
+        if not ranks.is_first():
+            return
         self._batches.cut_to(counters.logged_batches)
         self._episodes.cut_to(counters.episode_lines)
 
@@ -87,7 +90,9 @@ class RunLogs:
         self._try(append, "The episodes of an evaluation")
 
     def _try(self, write: Callable[[], None], what: str) -> None:
-        """A disk that fails for a moment costs these lines and not the training."""
+        """A disk that fails for a moment costs these lines and not the training. One rank writes for all."""
+        if not ranks.is_first():
+            return
         try:
             write()
         except OSError as error:

@@ -156,14 +156,16 @@ class OnPolicyJob(Job):
 
     def lines(self) -> list[str]:
         config, schedule = self.config, self.schedule
-        steps, parts = self.plan.steps_per_iteration, config.rollout.minibatches
+        steps, parts = schedule.segments * schedule.horizon, config.rollout.minibatches
+        each = f"on each of {ranks.size()} ranks " if ranks.size() > 1 else ""
+        groups = f"{config.groups} group{'s' * (config.groups > 1)}"
         passes = config.rollout.update_epochs
         per_env = schedule.rows // config.env.num_envs
         agents = f" × {per_env} agents" if per_env > 1 else ""
         whole = self.policy.recurrent
         part = f"{schedule.segments // parts:,} segments" if whole else f"{steps // parts:,} steps"
         return [
-            f"{config.env.num_envs:,} environments{agents} in {config.groups} group{'s' * (config.groups > 1)}; "
+            f"{each}{config.env.num_envs:,} environments{agents} in {groups}; "
             f"networks {config.policy.told()}; seed {config.seed}",
             f"{schedule.segments:,} segments × {schedule.horizon} = {steps:,} steps → {parts} minibatches × "
             f"{part}, {passes} pass{'es' * (passes > 1)}; {self.memory_plan.line()}",
@@ -174,6 +176,9 @@ class OnPolicyJob(Job):
         if whole:
             return {**learner, "collector": self.collector.state()}
         return {**learner, "collector": None, "lessons": self.collector.lessons()}
+
+    def own_paths(self) -> tuple[str, ...]:
+        return "collector", f"{self.config.section}/generator"
 
     def carried(self) -> State:
         return super().carried() | {"lessons": []}  # those of other environments

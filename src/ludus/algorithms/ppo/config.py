@@ -62,6 +62,7 @@ class PPOTrainConfig(OnPolicyTrainConfig):
     """Proximal policy optimisation."""
 
     section: ClassVar[str] = "ppo"
+    has_ranks: ClassVar[bool] = True
     short_names: ClassVar[Mapping[str, str]] = {"batch_size": "ppo.batch_size"}
 
     @property

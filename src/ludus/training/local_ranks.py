@@ -1,0 +1,194 @@
+"""Ranks on this machine: started, watched and ended by a process that trains nothing itself.
+
+Signals go to that process, which passes them on. Ranks end with it, however it ends. What they open is seen by
+this machine alone: memory that has no name, or sockets of the loopback interface.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+from ludus import ranks
+from ludus.errors import LudusError
+
+STOPPED = 75  # exit code of a training that was stopped, and can be resumed
+_GRACE_S = 60.0  # in which ranks end by themselves when another has failed: rank 0 saves what was learned
+_POLL_S = 0.05
+_PR_SET_PDEATHSIG = 1
+_SENTENCE = "ludus: "  # how the command begins what went wrong
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def run_ranks(arguments: Sequence[str], size: int, quiet: bool = False, **variables: str) -> None:
+    """Let `ludus arguments…` run as so many ranks, to its end; an error where one of them fails.
+
+    Rank 0 has the terminal, if not `quiet`. `variables` are added to the environment of all.
+    """
+    with _tickets(size) as tickets, contextlib.ExitStack() as started:
+        processes = [started.enter_context(_Rank(ticket, arguments, quiet, variables)) for ticket in tickets]
+        with _passing_on_signals(processes) as passed:
+            _wait_for(processes)
+    if passed and all(process.code == -passed[-1] for process in processes):  # before they could save anything
+        raise KeyboardInterrupt
+    _refuse_failed(processes)
+
+
+@contextlib.contextmanager
+def _tickets(size: int) -> Iterator[list[ranks.Ticket]]:
+    if ranks.has_shared_memory():
+        memory = ranks.make_memory(size)
+        try:
+            yield [ranks.Ticket(rank, size, memory=memory) for rank in range(size)]
+        finally:
+            os.close(memory)
+        return
+    with tempfile.TemporaryDirectory(prefix="ludus-ranks-") as folder:
+        yield [ranks.Ticket(rank, size, store=str(Path(folder) / "store")) for rank in range(size)]
+
+
+class _Rank:
+    """A process. What it writes to stderr is shown, of rank 0 alone, and the end of it kept."""
+
+    def __init__(
+        self, ticket: ranks.Ticket, arguments: Sequence[str], quiet: bool, variables: dict[str, str]
+    ) -> None:
+        self.rank = ticket.rank
+        self.errors: list[str] = []
+        self._relays = _is_replaced(sys.stdout)
+        parent = os.getpid()
+        shown = ticket.rank == 0 and not quiet
+        environment = {
+            **os.environ,
+            **variables,
+            ranks.VARIABLE: json.dumps(ticket._asdict()),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # what is found here is found there
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ludus", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=(subprocess.PIPE if self._relays else None) if shown else subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment,
+            pass_fds=[ticket.memory] if ticket.memory >= 0 else [],
+            start_new_session=True,  # Ctrl-C in a terminal reaches this process alone, which passes it on once
+            preexec_fn=lambda: _end_with(parent),
+            text=True,
+            errors="replace",
+        )
+        self._readers = [threading.Thread(target=self._read_errors, daemon=True)]
+        if self._process.stdout is not None:
+            self._readers.append(threading.Thread(target=_relay, args=(self._process.stdout,), daemon=True))
+        for reader in self._readers:
+            reader.start()
+
+    def __enter__(self) -> "_Rank":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """However this process goes on, none is left behind."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for reader in self._readers:
+            reader.join()
+
+    @property
+    def code(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._process.poll()
+
+    @property
+    def failed(self) -> bool:
+        return self.code not in (None, 0, STOPPED)
+
+    def send(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.errors.append(line)
+            if self.rank == 0 and not any(said.startswith(_SENTENCE) for said in self.errors):
+                sys.stderr.write(line)
+
+
+def _is_replaced(stream: IO[str]) -> bool:
+    """Whether what Python prints goes elsewhere than what a process writes: in a notebook, with --quiet."""
+    return stream is not sys.__stdout__
+
+
+def _relay(lines: IO[str]) -> None:
+    for line in lines:
+        sys.stdout.write(line)
+
+
+def _end_with(parent: int) -> None:
+    """In a process that is about to become a rank: the kernel kills it when its parent has ended."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # too late to be told
+            os._exit(1)
+
+
+@contextlib.contextmanager
+def _passing_on_signals(processes: Sequence[_Rank]) -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM go to the ranks, which save and end; yields those that came."""
+    passed: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        passed.append(number)
+        for process in processes:
+            process.send(number)
+
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
+        before = {number: signal.signal(number, pass_on) for number in _SIGNALS}
+    try:
+        yield passed
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait_for(processes: Sequence[_Rank]) -> None:
+    """Until all have ended; once one has failed, no longer than the grace."""
+    deadline = None
+    while any(process.code is None for process in processes):
+        time.sleep(_POLL_S)
+        if deadline is None and any(process.failed for process in processes):
+            deadline = time.monotonic() + _GRACE_S
+        if deadline is not None and time.monotonic() > deadline:
+            for process in processes:
+                process.send(signal.SIGKILL)
+
+
+def _refuse_failed(processes: Sequence[_Rank]) -> None:
+    """In the words of the rank that failed first of itself, not because another was lost."""
+    failed = [process for process in processes if process.failed]
+    if not failed:
+        return
+    first = next((process for process in failed if process.code != ranks.LOST), failed[0])
+    assert first.code is not None
+    if first.code < 0:
+        name = signal.Signals(-first.code).name
+        raise LudusError(f"Rank {first.rank} was ended by {name}.")
+    at = next((i for i, line in enumerate(first.errors) if line.startswith(_SENTENCE)), None)
+    if at is None:  # a fault of Ludus' own: its stack trace is what a report of it needs
+        if first.rank > 0:
+            sys.stderr.write("".join(first.errors))
+        raise LudusError(f"Rank {first.rank} failed (exit code {first.code}); what it wrote is above.")
+    told = "".join(first.errors[at:]).removeprefix(_SENTENCE).strip()
+    raise LudusError(told if first.rank == 0 else f"Rank {first.rank}: {told}")

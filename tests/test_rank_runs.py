@@ -1,0 +1,278 @@
+"""Runs of several ranks: saved, stopped, lost and resumed as one, by the trainer and by the command."""
+
+import errno
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import ludus
+from ludus import ranks, runs
+from ludus.algorithms.optimizer import FlatAdam
+from ludus.errors import ConfigError
+from ludus.files import TRANSIENT
+from ludus.presets import find_preset
+from ludus.provenance import facts_of
+from ludus.settings import apply_overrides
+from ludus.training import checkpoint, rank_parts
+from ludus.training.address import read_address
+from ludus.training.checkpoint import checkpoints_in, load_training, newest_intact
+from ludus.training.local_ranks import STOPPED
+from ludus.training.loop import Trainer
+from rank_processes import on_ranks
+from stopped_runs import assert_same_run, metric_rows, run
+from warm_python import Program
+from warm_python import ludus_command as command
+
+Settings = dict[str, Any]
+ITERATIONS = 12
+STEPS = 2 * 2 * 16  # of an iteration: two ranks, two environments, a horizon of 16
+SETTINGS: Settings = {
+    "procs": 2,
+    "env.num_envs": 2,
+    "env.max_steps": 40,
+    "env.workers": 0,
+    "ppo.horizon": 16,
+    "ppo.minibatches": 2,
+    "ppo.update_epochs": 2,
+    "loop.total_steps": ITERATIONS * STEPS,
+    "eval.every": 3 * STEPS,
+    "eval.episodes": 5,
+    "eval.final_episodes": 0,
+    "log.report": False,
+    "log.tensorboard": False,
+}
+PRESET = "gym:CartPole-v1"
+
+
+def make_run(folder: Path, **changes: Any) -> Path:
+    settings = SETTINGS | {key.replace("__", "."): value for key, value in changes.items()}
+    config = apply_overrides(find_preset(PRESET).config, settings)
+    folder.mkdir()
+    runs.create_run(folder, config, facts_of(PRESET, config))
+    return folder
+
+
+def go_on(folder: Path, before: Callable[[], None] = lambda: None, codes: Sequence[int] = ()) -> None:
+    """Two ranks train to the end, or until they are stopped; what happens `before` happens on each."""
+
+    def train() -> None:
+        os.environ[runs._TASK] = json.dumps({"overrides": {}, "facts": {"preset": PRESET}, "stop_at": 0})
+        before()
+        runs._go_on_as_rank(read_address(folder))
+
+    on_ranks(2, train, codes=codes)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Never stopped."""
+    folder = make_run(tmp_path_factory.mktemp("straight") / "run")
+    go_on(folder)
+    return folder
+
+
+def at_iteration(number: int, rank: int, act: Callable[[], None], patch: pytest.MonkeyPatch) -> None:
+    """Do something on one rank, once, before an iteration."""
+    iteration, acts = Trainer._iteration, [act]
+
+    def watched(self: Trainer) -> bool:
+        if (self.counters.iteration, ranks.rank()) == (number, rank) and acts:
+            acts.pop()()
+        return iteration(self)
+
+    patch.setattr(Trainer, "_iteration", watched)
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("number", [4, 5])  # the iteration after 5 ends an epoch: its evaluation is cut short
+def test_a_signal_to_one_rank_stops_all_after_the_same_iteration_and_they_go_on_exactly(
+    number: int, tmp_path: Path, straight: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run(tmp_path / "run")
+    go_on(folder, lambda: at_iteration(number, 1, interrupt, monkeypatch))
+    assert not (folder / "final").exists()
+    newest = newest_intact(folder / "checkpoints", pytest.fail)
+    assert newest.name == f"step_{(number + 1) * STEPS:09d}"
+    assert {"rank_1.json", "rank_1.safetensors"} <= {file.name for file in newest.iterdir()}
+    assert not list((folder / "checkpoints").glob(".*"))  # what a rank writes aside is gone
+    go_on(folder)
+    assert_same_run(folder, straight)
+
+
+def test_the_episodes_of_an_evaluation_are_shared_out_and_all_are_counted(straight: Path) -> None:
+    lines = [json.loads(line) for line in (straight / "episodes.jsonl").read_text().splitlines()]
+    newest = [line for line in lines if line["step"] == ITERATIONS * STEPS and line["actions"] == "deterministic"]
+    assert [(line.get("rank", 0), len(line["return"])) for line in newest] == [(0, 3), (1, 2)]
+    evaluated = [row for row in metric_rows(straight) if "eval/episodes" in row]
+    assert [row["eval/episodes"] for row in evaluated] == [5] * 4
+    returns = [value for line in newest for value in line["return"]]
+    assert evaluated[-1]["eval/mean_reward"] == pytest.approx(sum(returns) / 5)
+
+
+def test_ranks_go_back_together_when_the_gradients_of_one_are_not_finite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    average = FlatAdam.average
+
+    def poison() -> None:
+        left = iter([True] * 4)  # the updates of an iteration
+
+        def poisoned(self: FlatAdam, *arguments: Any) -> Any:
+            if next(left, False):
+                self.grad.fill_(float("nan"))
+            return average(self, *arguments)
+
+        monkeypatch.setattr(FlatAdam, "average", poisoned)
+
+    folder = make_run(tmp_path / "run")
+    go_on(folder, lambda: at_iteration(7, 1, poison, monkeypatch))
+    counters = load_training(newest_intact(folder / "checkpoints", pytest.fail))[1]["counters"]
+    assert (counters["rollbacks"], counters["iteration"]) == (1, ITERATIONS)
+    assert len(list((folder / "nan_dump").iterdir())) == 2  # what each rank had learned from
+
+
+def test_a_part_that_one_rank_cannot_write_is_no_checkpoint_and_all_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_part = rank_parts.write_part
+
+    def fail_at_first(folder: Path, step: int, rank: int, state: Any) -> Path:
+        if step == 3 * STEPS:
+            with checkpoint._told_in_a_sentence(folder, step):
+                raise OSError(errno.EIO, "the disk was not ready")
+        return write_part(folder, step, rank, state)
+
+    assert errno.EIO in TRANSIENT
+    monkeypatch.setattr(rank_parts, "write_part", fail_at_first)
+    folder = make_run(tmp_path / "run", checkpoint__keep="all")
+    go_on(folder)
+    assert [path.name for path in checkpoints_in(folder / "checkpoints")] == [
+        f"step_{i * STEPS:09d}" for i in (6, 9, 12)
+    ]
+
+
+def test_a_rank_without_a_part_in_the_checkpoint_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an emergency, when rank 0 saves alone."""
+
+    def break_down() -> None:
+        raise ConfigError("broken")
+
+    folder = make_run(tmp_path / "run")
+    go_on(folder, lambda: at_iteration(4, 1, break_down, monkeypatch), codes=[ranks.LOST, 1])
+    newest = newest_intact(folder / "checkpoints", pytest.fail)
+    assert newest.name == f"step_{4 * STEPS:09d}"
+    assert not (newest / "rank_1.json").exists()
+    go_on(folder)
+    assert (folder / "final").resolve().name == f"step_{ITERATIONS * STEPS:09d}"
+
+
+@pytest.mark.parametrize(
+    ("preset", "settings", "what"),
+    [
+        ("gym:Pendulum-v1", {"algo": "sac"}, "--algo sac trains in one process"),
+        (PRESET, {"device": "cuda"}, "leave out --device"),
+        ("humanoid-amp", {}, "--algo amp trains in one process"),
+    ],
+)
+def test_what_cannot_be_trained_by_ranks_is_refused_before_anything_is_written(
+    preset: str, settings: Settings, what: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=what):
+        ludus.train(preset, tmp_path / "run", procs=2, overrides=settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_callbacks_cannot_be_taken_along(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="callbacks cannot be taken along"):
+        ludus.train(PRESET, tmp_path / "run", [ludus.Callback()], procs=2)
+    assert not (tmp_path / "run").exists()
+
+
+# The command ----------------------------------------------------------------------------------------
+def train_command(folder: Path, **changes: Any) -> list[str]:
+    settings = SETTINGS | {key.replace("__", "."): value for key, value in changes.items()}
+    flags: list[str] = []
+    for name, value in settings.items():
+        flag = f"--{name.replace('_', '-')}"
+        flags += [flag.replace("log.", "log.no-")] if value is False else [flag, str(value)]
+    return command("train", PRESET, "--run-dir", folder, *flags)
+
+
+def start(folder: Path, **changes: Any) -> tuple[Program, list[psutil.Process]]:
+    """A training by the command that has made its first checkpoint, and its ranks."""
+    program = Program(train_command(folder, **changes), session=True)
+    while not checkpoints_in(folder / "checkpoints"):
+        assert program.poll() is None, program.output()
+        time.sleep(0.01)
+    found = psutil.Process(program.pid).children()
+    assert len(found) == 2
+    return program, found
+
+
+def gone(processes: list[psutil.Process], seconds: float = 5.0) -> bool:
+    return not psutil.wait_procs(processes, seconds)[1]
+
+
+def _soon(folder: Path) -> int:
+    """A number of steps that is soon reached."""
+    return int(newest_intact(folder / "checkpoints", pytest.fail).name.removeprefix("step_")) + 3 * STEPS
+
+
+LONG = {"loop__total_steps": 100 * ITERATIONS * STEPS}
+
+
+def test_the_command_trains_on_ranks_and_goes_on_exactly_after_sigterm(tmp_path: Path) -> None:
+    length: Settings = {"loop__total_steps": 150 * STEPS, "eval__every": 10 * STEPS}
+    folder = tmp_path / "run"
+    program, processes = start(folder, **length)
+    program.send_signal(signal.SIGTERM)
+    assert program.wait() == STOPPED, program.output()
+    assert "Go on with: ludus resume" in program.output()
+    assert gone(processes)
+    resumed = run(command("resume", folder))
+    assert resumed.returncode == 0, resumed.stderr
+    straight = make_run(tmp_path / "straight", **length)
+    go_on(straight)
+    assert_same_run(folder, straight)
+
+
+def test_ranks_end_with_a_command_that_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    program, processes = start(folder, **LONG)
+    program.kill()
+    program.wait()
+    assert gone(processes)
+    assert run(command("resume", folder, "--total-steps", _soon(folder))).returncode == 0
+
+
+def test_a_killed_rank_is_told_and_the_run_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    program, processes = start(folder, **LONG)
+    processes[1].kill()
+    assert program.wait() == 2
+    assert "Rank 1 was ended by SIGKILL. Go on with: ludus resume" in program.output()
+    assert "Traceback" not in program.output()
+    assert gone(processes)
+    resumed = run(command("resume", folder, "--total-steps", _soon(folder)))
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def test_an_error_of_all_ranks_is_told_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    result = run(train_command(folder, ppo__minibatches=7))
+    assert result.returncode == 2
+    assert result.stderr.count("do not divide into 7 minibatches") == 1
+    assert "Traceback" not in result.stderr
+    assert not folder.exists()
