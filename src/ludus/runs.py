@@ -170,7 +170,7 @@ def _go_on(
             trainer.begin()
         else:
             trainer.restore(checkpoint, partial(_set_aside, address, screen))
-        if trainer.complete and is_finished(folder, config, checkpoint):
+        if trainer.complete and _is_finished(folder, config, checkpoint):
             raise ConfigError(
                 f"{folder} is already trained to its {trainer.plan.total_steps:,} {trainer.plan.unit}; "
                 f"give it more with: {_command('resume', folder)} --total-steps {2 * trainer.plan.total_steps}"
@@ -296,10 +296,10 @@ def stopped_as_asked(folder: Path, stop_at: int) -> bool:
 def is_finished(folder: Path) -> bool:
     """Whether a run is trained to its end, measured and reported."""
     made = checkpoints_in(folder / CHECKPOINTS)
-    return bool(made) and is_finished(folder, run_config(folder), made[-1])
+    return bool(made) and _is_finished(folder, run_config(folder), made[-1])
 
 
-def is_finished(folder: Path, config: TrainConfig, newest: Path | None) -> bool:
+def _is_finished(folder: Path, config: TrainConfig, newest: Path | None) -> bool:
     """Whether a run that is trained has all that its end makes: no kill came after the last checkpoint."""
     reported = (folder / "report.html").exists() or not config.log.report
     steps = None if newest is None else step_of(newest)

@@ -98,7 +98,7 @@ def _run_lines(config: TrainConfig) -> Iterator[Line]:
     name = "epochs" if config.loop.epochs else "total_steps"
     yield Line(flag_of(name), length, field_docs(type(config.loop))[name])
     yield Line("--algo", config.algo, " ".join(algorithm_summaries()))
-    for name in ("seed", "device"):
+    for name in ("seed", "device", *(("procs",) if config.has_ranks else ())):
         yield Line(flag_of(name), value_text(getattr(config, name)), docs[name])
     yield Line("--seeds", "", "Several runs at once: 5, 0-4 or 3,7,11; --at-once N of them.")
     yield Line("--run-dir", "runs/…", "Where the run goes.")

@@ -28,6 +28,8 @@ _POLL_S = 0.05
 _PR_SET_PDEATHSIG = 1
 _SENTENCE = "ludus: "  # how the command begins what went wrong
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Exit codes after a signal that came before a rank could save, or a second one.
+_LEFT_AT_ONCE = (130, -signal.SIGINT, -signal.SIGTERM, ranks.LOST)
 
 
 def run_ranks(arguments: Sequence[str], size: int, quiet: bool = False, **variables: str) -> None:
@@ -39,9 +41,7 @@ def run_ranks(arguments: Sequence[str], size: int, quiet: bool = False, **variab
         processes = [started.enter_context(_Rank(ticket, arguments, quiet, variables)) for ticket in tickets]
         with _passing_on_signals(processes) as passed:
             _wait_for(processes)
-    if passed and all(process.code == -passed[-1] for process in processes):  # before they could save anything
-        raise KeyboardInterrupt
-    _refuse_failed(processes)
+    _refuse_failed(processes, interrupted=bool(passed))
 
 
 @contextlib.contextmanager
@@ -175,11 +175,13 @@ def _wait_for(processes: Sequence[_Rank]) -> None:
                 process.send(signal.SIGKILL)
 
 
-def _refuse_failed(processes: Sequence[_Rank]) -> None:
+def _refuse_failed(processes: Sequence[_Rank], interrupted: bool) -> None:
     """In the words of the rank that failed first of itself, not because another was lost."""
     failed = [process for process in processes if process.failed]
     if not failed:
         return
+    if interrupted and all(process.code in _LEFT_AT_ONCE for process in failed):
+        raise KeyboardInterrupt
     first = next((process for process in failed if process.code != ranks.LOST), failed[0])
     assert first.code is not None
     if first.code < 0:
