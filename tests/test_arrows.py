@@ -35,7 +35,8 @@ MAP = {
     "config_files": "config envs errors files ranges",
     "stages": "config config_files envs errors",
     "trust": "config envs errors files stages",
-    "training": "config envs errors files graphs policies ranks show stages",  # it knows jobs, and no algorithm
+    # It knows jobs, and no algorithm.
+    "training": "children config envs errors files graphs policies ranks show stages",
     "listing": "config_files errors files show training",
     "algorithms": "buffers config config_files data declared envs errors graphs policies ranges ranks training "
     "trust",

@@ -19,30 +19,39 @@ _LOOK_S = 0.5
 
 
 def start_command(words: Sequence[object], log: Path) -> "subprocess.Popen[bytes]":
-    """`ludus words…` in a process that ends with this one; what it prints is appended to the log.
-
-    It finds the modules that this program finds. A Ctrl-C in the terminal reaches this process alone.
-    """
-    path = os.pathsep.join(place for place in sys.path if place)
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", _PARENT: str(os.getpid())}
+    """`start_process`; what it prints is appended to the log."""
     try:
         written = open_to_append(log)
     except OSError as error:
         reason = "it is a link" if log.is_symlink() else error.strerror
         raise ConfigError(f"{log} cannot be written: {reason}. Move it away, or make it writable.") from error
     with written:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "ludus", *map(str, words)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=written,
-            stderr=written,
-            start_new_session=True,
-        )
+        return start_process(words, written.fileno(), written.fileno())
+
+
+def start_process(
+    words: Sequence[object], stdout: int | None, stderr: int, keep: Sequence[int] = (), **variables: str
+) -> "subprocess.Popen[bytes]":
+    """`ludus words…` in a process that ends with this one.
+
+    It finds the modules that this program finds. A Ctrl-C in the terminal reaches this process alone. `keep` are
+    file descriptors that stay open there, `variables` what it has besides in its environment.
+    """
+    path = os.pathsep.join(place for place in sys.path if place)
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", _PARENT: str(os.getpid())}
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "ludus", *map(str, words)],
+        env=environment | variables,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=keep,
+        start_new_session=True,
+    )
 
 
 def end_with_parent() -> None:
-    """In a process that `start_command` has started: ask the system to kill it when its parent ends."""
+    """In a process that `start_process` has started: ask the system to kill it when its parent ends."""
     parent = os.environ.pop(_PARENT, "")
     if not parent.isdigit():
         return

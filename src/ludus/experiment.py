@@ -175,7 +175,7 @@ def _run(
         all_options = [*options, "--trust", *(["--stop-at", stop_at] if stop_at else [])]  # the caller trusts them
         waiting = sum(seed.state == "waiting" for seed in seeds)
         on_gpu = config.device != "cpu"
-        pool = Pool(seeds, at_once or most_at_once(waiting), all_options, stop_at, on_gpu)
+        pool = Pool(seeds, at_once or most_at_once(waiting, config.procs), all_options, stop_at, on_gpu)
         view.plan([f"{min(pool.at_once, waiting)} at once; what each prints: {folder}/seed_N.log"])
 
         def tell() -> None:

@@ -236,6 +236,6 @@ class Pool:
                 seed.process.wait(max(0.0, until - time.monotonic()))
 
 
-def most_at_once(seeds: int) -> int:
-    """One process a core: it simulates on all of them, but learns and acts on one."""
-    return max(1, min(seeds, available_cores()))
+def most_at_once(seeds: int, procs: int = 1) -> int:
+    """One process a core: it simulates on all of them, but learns and acts on one. A seed may have several."""
+    return max(1, min(seeds, available_cores() // procs))

@@ -5,7 +5,6 @@ this machine alone: memory that has no name, or sockets of the loopback interfac
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -14,18 +13,21 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
 from ludus import ranks
+from ludus.children import start_process
 from ludus.errors import LudusError
 
 STOPPED = 75  # exit code of a training that was stopped, and can be resumed
 _GRACE_S = 60.0  # in which ranks end by themselves when another has failed: rank 0 saves what was learned
 _POLL_S = 0.05
-_PR_SET_PDEATHSIG = 1
+_READ_S = 2.0  # in which the last of what an ended rank wrote is read
+_MOST_LINES = 500  # that are kept of it
 _SENTENCE = "ludus: "  # how the command begins what went wrong
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Exit codes after a signal that came before a rank could save, or a second one.
@@ -64,28 +66,16 @@ class _Rank:
         self, ticket: ranks.Ticket, arguments: Sequence[str], quiet: bool, variables: dict[str, str]
     ) -> None:
         self.rank = ticket.rank
-        self.errors: list[str] = []
+        self.errors: deque[str] = deque(maxlen=_MOST_LINES)
         self._relays = _is_replaced(sys.stdout)
-        parent = os.getpid()
         shown = ticket.rank == 0 and not quiet
-        environment = {
-            **os.environ,
-            **variables,
-            ranks.VARIABLE: json.dumps(ticket._asdict()),
-            "GLOO_SOCKET_IFNAME": "lo",
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # what is found here is found there
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "ludus", *arguments],
-            stdin=subprocess.DEVNULL,
+        self._process = start_process(
+            arguments,
             stdout=(subprocess.PIPE if self._relays else None) if shown else subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env=environment,
-            pass_fds=[ticket.memory] if ticket.memory >= 0 else [],
-            start_new_session=True,  # Ctrl-C in a terminal reaches this process alone, which passes it on once
-            preexec_fn=lambda: _end_with(parent),
-            text=True,
-            errors="replace",
+            keep=[ticket.memory] if ticket.memory >= 0 else [],
+            **variables,
+            **{ranks.VARIABLE: json.dumps(ticket._asdict()), "GLOO_SOCKET_IFNAME": "lo"},
         )
         self._readers = [threading.Thread(target=self._read_errors, daemon=True)]
         if self._process.stdout is not None:
@@ -102,7 +92,7 @@ class _Rank:
             self._process.kill()
         self._process.wait()
         for reader in self._readers:
-            reader.join()
+            reader.join(_READ_S)  # a process that the rank has started may hold the other end
 
     @property
     def code(self) -> int | None:
@@ -119,9 +109,11 @@ class _Rank:
 
     def _read_errors(self) -> None:
         assert self._process.stderr is not None
-        for line in self._process.stderr:
+        shown = self.rank == 0
+        for line in _lines(self._process.stderr):
             self.errors.append(line)
-            if self.rank == 0 and not any(said.startswith(_SENTENCE) for said in self.errors):
+            shown &= not line.startswith(_SENTENCE)  # which is told at the end
+            if shown:
                 sys.stderr.write(line)
 
 
@@ -130,17 +122,13 @@ def _is_replaced(stream: IO[str]) -> bool:
     return stream is not sys.__stdout__
 
 
-def _relay(lines: IO[str]) -> None:
-    for line in lines:
+def _relay(stream: IO[bytes]) -> None:
+    for line in _lines(stream):
         sys.stdout.write(line)
 
 
-def _end_with(parent: int) -> None:
-    """In a process that is about to become a rank: the kernel kills it when its parent has ended."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # too late to be told
-            os._exit(1)
+def _lines(stream: IO[bytes]) -> Iterator[str]:
+    return (line.decode(errors="replace") for line in stream)
 
 
 @contextlib.contextmanager
@@ -192,5 +180,5 @@ def _refuse_failed(processes: Sequence[_Rank], interrupted: bool) -> None:
         if first.rank > 0:
             sys.stderr.write("".join(first.errors))
         raise LudusError(f"Rank {first.rank} failed (exit code {first.code}); what it wrote is above.")
-    told = "".join(first.errors[at:]).removeprefix(_SENTENCE).strip()
+    told = "".join(list(first.errors)[at:]).removeprefix(_SENTENCE).strip()
     raise LudusError(told if first.rank == 0 else f"Rank {first.rank}: {told}")
