@@ -92,7 +92,7 @@ class TrainConfig:
     device: str = "cpu"
     """Where policy and buffer live: cpu or cuda."""
     procs: Annotated[int, Range(1, MOST_THREADS)] = 1
-    """Processes that train one policy together on this machine, each with env.num_envs environments of its own."""
+    """Processes that train one policy together. Each has env.num_envs environments; PPO on a CPU."""
     groups: Annotated[int, Range(1, MOST_THREADS)] = 1
     """Groups of environments in flight: with 2, one simulates while the policy acts for the other."""
     torch_threads: Annotated[int, Range(1, MOST_THREADS)] = 1

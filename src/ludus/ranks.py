@@ -3,8 +3,10 @@
 What they must have in common goes through the functions here: sums of gradients, moments of observations,
 decisions. Every rank calls them in the same order; a rank that does not come is an error on the others. Sums are
 made in the order of the ranks, so all get the same bits. A process that is alone is rank 0 of 1, and nothing is
-called.
+called. torch is imported when there are several: settings, which ask how many there are, are read without it.
 """
+
+from __future__ import annotations
 
 import json
 import mmap
@@ -13,12 +15,12 @@ import platform
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any, NamedTuple, Protocol
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ludus.errors import TrainingError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 VARIABLE = "LUDUS_RANK"  # of the environment of a process that is to join: a `Ticket` as JSON
 LOST = 3  # exit code of a rank that ends because another is gone
@@ -96,7 +98,7 @@ def join(ticket: Ticket | None = None) -> None:
     ticket = ticket or Ticket(**json.loads(given))
     _Here.transport = SharedMemory(ticket) if ticket.memory >= 0 else Sockets(ticket)
     _Here.rank, _Here.size = ticket.rank, ticket.size
-    gather(torch.zeros(1))  # all are there
+    gather_plain(None)  # all are there
 
 
 # What ranks do together -------------------------------------------------------------------------
@@ -118,6 +120,8 @@ def gather_plain(value: Any) -> list[Any]:
     """Plain values of every rank, as JSON has them: no rank runs what another sends."""
     if _Here.transport is None:
         return [value]
+    import torch
+
     text = json.dumps(value).encode()
     lengths = gather(torch.tensor([len(text)])).flatten().tolist()
     padded = torch.zeros(max(lengths), dtype=torch.uint8)
@@ -133,7 +137,11 @@ def told_by_first(value: Any) -> Any:
 
 def anyone(flag: bool) -> bool:
     """Whether it is true on any rank."""
-    return flag if _Here.transport is None else bool(gather(torch.tensor([flag], dtype=torch.uint8)).any())
+    if _Here.transport is None:
+        return flag
+    import torch
+
+    return bool(gather(torch.tensor([flag], dtype=torch.uint8)).any())
 
 
 def everyone(flag: bool) -> bool:
@@ -166,6 +174,8 @@ class SharedMemory:
     """
 
     def __init__(self, ticket: Ticket) -> None:
+        import torch
+
         self._rank, self._size, self._turn = ticket.rank, ticket.size, 0
         memory, slots_at = mmap.mmap(ticket.memory, _bytes_for(ticket.size)), ticket.size * _LINE
         words = memoryview(memory)[:slots_at].cast("q")
@@ -175,8 +185,8 @@ class SharedMemory:
 
     def add_up(self, numbers: Tensor) -> None:
         for mine, everyones in self._exchange(numbers):
-            torch.add(everyones[0], everyones[1], out=mine)
-            for other in everyones[2:]:
+            mine.copy_(everyones[0])
+            for other in everyones[1:]:
                 mine.add_(other)
 
     def gather(self, numbers: Tensor) -> Tensor:
