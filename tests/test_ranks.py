@@ -18,9 +18,11 @@ from ludus.algorithms.on_policy import return_scale, update_data
 from ludus.algorithms.on_policy.collector import Collector
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.ppo.job import PPOJob
+from ludus.envs import available_cores
 from ludus.policies import normalizer
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
+from ludus.training import evaluator
 from rank_processes import on_ranks
 
 Settings = dict[str, Any]
@@ -235,3 +237,9 @@ def test_a_rank_that_has_ended_is_an_error_on_the_others(transport: Literal["mem
         return "nobody was missed"
 
     assert "ended" in on_ranks(2, lose, transport)[0]
+
+
+def test_ranks_share_out_the_cores_and_the_episodes_of_an_evaluation() -> None:
+    cores = available_cores()
+    shares = on_ranks(2, lambda: [available_cores(), evaluator._share(5)])
+    assert shares == [[max(1, cores // 2), 3], [max(1, cores // 2), 2]]
