@@ -23,7 +23,8 @@ MAP = {
     "ranges": "errors",
     "display": "",
     "graphs": "errors",
-    "ranks": "errors",
+    "rank_meeting": "",
+    "ranks": "errors rank_meeting",
     "envs": "display errors files ranges ranks",
     "scaffold": "envs.mujoco.robot errors",
     "show": "display errors files",  # what is shown is handed to it: it asks neither training nor algorithms

@@ -5,12 +5,15 @@ environments and the same noise, one minibatch. After 80 updates the weights dif
 leaves out one of the things that ranks have in common: then they must differ by much more.
 """
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, get_args
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ludus import ranks
@@ -21,9 +24,10 @@ from ludus.algorithms.ppo.job import PPOJob
 from ludus.envs import available_cores
 from ludus.policies import normalizer
 from ludus.presets import find_preset
+from ludus.rank_meeting import Seat, meet
 from ludus.settings import apply_overrides
 from ludus.training import evaluator
-from rank_processes import on_ranks
+from rank_processes import Link, on_ranks
 
 Settings = dict[str, Any]
 UPDATES = 80
@@ -193,11 +197,11 @@ def test_a_gradient_that_is_not_finite_on_one_rank_is_skipped_by_all() -> None:
 
 
 # What ranks do together -------------------------------------------------------------------------------
-TRANSPORTS: list[Literal["memory", "sockets"]] = ["memory", "sockets"]
+TRANSPORTS = get_args(Link)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_numbers_and_plain_values_of_three_ranks(transport: Literal["memory", "sockets"]) -> None:
+def test_numbers_and_plain_values_of_three_ranks(transport: Link) -> None:
     large = 2**19 + 3  # more than a rank hands over at a time
 
     def exchange() -> list[Any]:
@@ -226,7 +230,7 @@ def test_a_process_alone_is_rank_0_of_1_and_nothing_is_copied() -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_rank_that_has_ended_is_an_error_on_the_others(transport: Literal["memory", "sockets"]) -> None:
+def test_a_rank_that_has_ended_is_an_error_on_the_others(transport: Link) -> None:
     def lose() -> str:
         if ranks.rank() == 1:
             return ""
@@ -243,3 +247,28 @@ def test_ranks_share_out_the_cores_and_the_episodes_of_an_evaluation() -> None:
     cores = available_cores()
     shares = on_ranks(2, lambda: [available_cores(), evaluator._share(5)])
     assert shares == [[max(1, cores // 2), 3], [max(1, cores // 2), 2]]
+
+
+def test_ranks_know_their_machine_and_share_the_cores_that_they_have_in_common() -> None:
+    def place() -> list[Any]:
+        return [ranks.local_rank(), ranks.local_size(), ranks.core_sharers(), type(ranks._Here.transport).__name__]
+
+    assert on_ranks(3, place, "found memory") == [[rank, 3, 3, "SharedMemory"] for rank in range(3)]
+    of_machines = [[0, 2, 1, "Machines"], [0, 1, 1, "Machines"], [1, 2, 1, "Machines"]]
+    assert on_ranks(3, place, "machines") == of_machines
+
+
+def test_what_lost_ranks_have_left_in_a_store_is_not_believed(tmp_path: Path) -> None:
+    """A launcher may keep the store, and start ranks again."""
+    store, url = dist.FileStore(str(tmp_path / "store"), 2), (tmp_path / "store").as_uri()
+    seats = [["gone", "elsewhere", []], ["gone too", "elsewhere", []]]
+    store.set("call", json.dumps({"name": "old", "hellos": seats}))
+    for rank, seat in enumerate(seats):
+        store.set(f"hello/{rank}", json.dumps(seat))
+        store.set(f"old/answer/{rank}", "")
+    store.set("old/go", "")
+
+    def met() -> list[str]:
+        return [seat.machine for seat in meet(url, ranks.rank(), 2, Seat(f"m{ranks.rank()}", []), 60.0)[1]]
+
+    assert on_ranks(2, met) == [["m0", "m1"]] * 2

@@ -8,6 +8,7 @@ called. torch is imported when there are several: settings, which ask how many t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -18,13 +19,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ludus.errors import TrainingError
+from ludus.rank_meeting import meet, own_seat
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import Store
 
 VARIABLE = "LUDUS_RANK"  # of the environment of a process that is to join: a `Ticket` as JSON
 LOST = 3  # exit code of a rank that ends because another is gone
-_LONGEST_WAIT_S = 1800.0  # for the other ranks
+DEADLINE = "LUDUS_RANK_TIMEOUT"  # of the environment: seconds after which a rank that does not answer is lost
+_LONGEST_WAIT_S = 1800.0  # for the other ranks, where the environment says nothing
 _LINE = 64  # bytes: what ranks write is never in the same line of a cache
 _SLOT = 2**20  # bytes that a rank hands over at a time
 _SPINS = 40  # looks at the others' counters before the first sleep
@@ -37,12 +41,19 @@ class RankLostError(TrainingError):
 
 
 class Ticket(NamedTuple):
-    """What a process needs to join the others: one of `memory` and `store`."""
+    """What a process needs to join the others: one of `memory` and `store`.
+
+    Whoever places ranks starts, for each, `ludus resume RUN` with the variables of its ticket.
+    """
 
     rank: int
     size: int
-    memory: int = -1  # a file descriptor, of `make_memory`
-    store: str = ""  # a file through which ranks find each other to talk over sockets
+    memory: int = -1  # a file descriptor, of `make_memory`: all ranks have the same parent
+    store: str = ""  # where they meet: tcp://HOST:PORT, served by rank 0 there; env://; file:///PATH
+
+    def variables(self) -> dict[str, str]:
+        """Of the environment of the process that is to be this rank."""
+        return {VARIABLE: json.dumps(self._asdict())}
 
 
 class Transport(Protocol):
@@ -60,7 +71,11 @@ class _Here:
 
     rank = 0
     size = 1
+    local_rank = 0
+    local_size = 1
+    core_sharers = 1
     transport: Transport | None = None
+    store: Store | None = None  # where the ranks met; that of rank 0 may serve the others, and goes with it
 
 
 # Who is who -------------------------------------------------------------------------------------
@@ -70,6 +85,21 @@ def rank() -> int:
 
 def size() -> int:
     return _Here.size
+
+
+def local_rank() -> int:
+    """Which one among the ranks of this machine."""
+    return _Here.local_rank
+
+
+def local_size() -> int:
+    """How many ranks this machine has."""
+    return _Here.local_size
+
+
+def core_sharers() -> int:
+    """How many ranks have the same cores as this one: some launchers give each rank cores of its own."""
+    return _Here.core_sharers
 
 
 def is_first() -> bool:
@@ -96,9 +126,61 @@ def join(ticket: Ticket | None = None) -> None:
     if ticket is None and not given:
         return
     ticket = ticket or Ticket(**json.loads(given))
-    _Here.transport = SharedMemory(ticket) if ticket.memory >= 0 else Sockets(ticket)
     _Here.rank, _Here.size = ticket.rank, ticket.size
+    if ticket.memory >= 0:
+        _Here.local_rank, _Here.local_size, _Here.core_sharers = ticket.rank, ticket.size, ticket.size
+        _Here.transport = SharedMemory(ticket.rank, ticket.size, ticket.memory)
+    else:
+        _Here.transport = _meet_others(ticket)
     gather_plain(None)  # all are there
+
+
+def _meet_others(ticket: Ticket) -> Transport:
+    """Memory between the ranks of a machine, sockets between machines."""
+    own = own_seat()
+    try:
+        store, seats = meet(ticket.store, ticket.rank, ticket.size, own, longest_wait_s())
+        here = [rank for rank, seat in enumerate(seats) if seat.machine == own.machine]
+        memory = _open_together(store, ticket, here)
+        _Here.store = store
+    except (RuntimeError, TimeoutError) as error:  # torch's own are RuntimeErrors
+        raise RankLostError(f"The ranks have not met at {ticket.store}: {str(error).splitlines()[0]}.") from error
+    _Here.local_rank, _Here.local_size = here.index(ticket.rank), len(here)
+    _Here.core_sharers = sum(seats[rank].cores == own.cores for rank in here)
+    if memory < 0:
+        return Sockets(store, ticket.rank, ticket.size)
+    among = SharedMemory(_Here.local_rank, len(here), memory)
+    os.close(memory)
+    if len(here) == ticket.size:
+        return among
+    firsts = [rank for rank in range(ticket.size) if seats[rank].machine not in [s.machine for s in seats[:rank]]]
+    between = Sockets(store, firsts.index(ticket.rank), len(firsts)) if ticket.rank in firsts else None
+    return Machines(ticket.rank, ticket.size, among, between)
+
+
+def _open_together(store: Store, ticket: Ticket, here: list[int]) -> int:
+    """A file descriptor of memory that the ranks of this machine share; -1 on all where one cannot open it."""
+    memory, first = -1, here[0]
+    if ticket.rank == first:
+        memory = make_memory(len(here)) if has_shared_memory() else -1
+        store.set(f"memory/{first}", f"/proc/{os.getpid()}/fd/{memory}")
+    else:
+        with contextlib.suppress(OSError):
+            memory = os.open(store.get(f"memory/{first}").decode(), os.O_RDWR | os.O_CLOEXEC)
+    store.set(f"opened/{ticket.rank}", str(memory >= 0))
+    if all(store.get(f"opened/{rank}") == b"True" for rank in range(ticket.size)):
+        return memory
+    if memory >= 0:
+        os.close(memory)
+    return -1
+
+
+def longest_wait_s() -> float:
+    """Seconds after which a rank that does not answer is lost."""
+    try:
+        return max(1.0, float(os.environ.get(DEADLINE, "") or _LONGEST_WAIT_S))
+    except ValueError:
+        raise TrainingError(f"{DEADLINE} is {os.environ[DEADLINE]!r}; it must be a number of seconds.") from None
 
 
 # What ranks do together -------------------------------------------------------------------------
@@ -173,14 +255,14 @@ class SharedMemory:
     every rank has written the turn between, and so has read this one.
     """
 
-    def __init__(self, ticket: Ticket) -> None:
+    def __init__(self, rank: int, size: int, descriptor: int) -> None:
         import torch
 
-        self._rank, self._size, self._turn = ticket.rank, ticket.size, 0
-        memory, slots_at = mmap.mmap(ticket.memory, _bytes_for(ticket.size)), ticket.size * _LINE
+        self._rank, self._size, self._turn, self._longest_s = rank, size, 0, longest_wait_s()
+        memory, slots_at = mmap.mmap(descriptor, _bytes_for(size)), size * _LINE
         words = memoryview(memory)[:slots_at].cast("q")
         self._turns, self._processes = words[:: _LINE // 8], words[1 :: _LINE // 8]
-        self._slots = torch.frombuffer(memory, dtype=torch.uint8, offset=slots_at).view(2, ticket.size, _SLOT)
+        self._slots = torch.frombuffer(memory, dtype=torch.uint8, offset=slots_at).view(2, size, _SLOT)
         self._processes[self._rank] = os.getpid()
 
     def add_up(self, numbers: Tensor) -> None:
@@ -226,7 +308,7 @@ class SharedMemory:
 
     def _refuse_lost(self, other: int, waited: float) -> None:
         process = self._processes[other]
-        if waited > _LONGEST_WAIT_S:
+        if waited > self._longest_s:
             raise RankLostError(f"Rank {other} has not answered for {waited:.0f} s.")
         try:
             if process:
@@ -240,13 +322,15 @@ class SharedMemory:
 class Sockets:
     """Gloo's, of torch.distributed."""
 
-    def __init__(self, ticket: Ticket) -> None:
+    def __init__(self, store: Store, rank: int, size: int) -> None:
         import torch.distributed as dist
 
-        self._dist, self._size = dist, ticket.size
-        store = dist.FileStore(ticket.store, ticket.size)
-        limit = timedelta(seconds=_LONGEST_WAIT_S)
-        dist.init_process_group("gloo", store=store, rank=ticket.rank, world_size=ticket.size, timeout=limit)
+        self._dist, self._size = dist, size
+        limit = timedelta(seconds=longest_wait_s())
+        try:
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
+        except RuntimeError as error:
+            raise RankLostError(f"The ranks cannot talk to each other: {str(error).splitlines()[0]}") from error
 
     def add_up(self, numbers: Tensor) -> None:
         try:
@@ -260,4 +344,24 @@ class Sockets:
             self._dist.all_gather(list(everyones), numbers)
         except RuntimeError as error:
             raise RankLostError(f"Another rank has ended: {str(error).splitlines()[0]}") from error
+        return everyones
+
+
+# Between machines ---------------------------------------------------------------------------------
+class Machines:
+    """Memory among the ranks of a machine; the first of each talks to the others' first over sockets."""
+
+    def __init__(self, rank: int, size: int, among: SharedMemory, between: Sockets | None) -> None:
+        self._rank, self._size, self._among, self._between = rank, size, among, between
+
+    def add_up(self, numbers: Tensor) -> None:
+        self._among.add_up(numbers)
+        if self._between is not None:
+            self._between.add_up(numbers)
+        numbers.copy_(self._among.gather(numbers)[0])
+
+    def gather(self, numbers: Tensor) -> Tensor:
+        everyones = numbers.new_zeros((self._size, len(numbers)))
+        everyones[self._rank] = numbers
+        self.add_up(everyones.view(-1))
         return everyones

@@ -50,7 +50,7 @@ from ludus.training.checkpoint import checkpoints_in, clear_leftovers, set_aside
 from ludus.training.evaluator import Evaluation
 from ludus.training.going_back import set_aside_later
 from ludus.training.interrupt import Interrupt
-from ludus.training.local_ranks import run_ranks
+from ludus.training.local_ranks import Place, run_ranks
 from ludus.training.loop import Trainer
 from ludus.training.run_facts import FACTS, Labels, change_facts, labels_in, put_facts, read_facts
 from ludus.training.run_folder import (
@@ -81,15 +81,19 @@ def train(
     overrides: dict[str, Any] | None = None,
     stop_at: int = 0,
     labels: Labels = Labels(),  # noqa: B008 (it cannot be changed)
+    place: Place = run_ranks,
 ) -> Path:
-    """Train a preset or `gym:ID` and return the run's folder; `ludus.train` tells what the others are."""
+    """Train a preset or `gym:ID` and return the run's folder; `ludus.train` tells what the others are.
+
+    `place`: where the ranks run, if there are several.
+    """
     config = whole_config(preset, config, overrides)
     told = told_name(preset)
     facts = labels.facts() | facts_of(preset, config)
     with ExitStack() as held:
         folder = Path(run_dir) if run_dir else held.enter_context(new_folder(told, labels.name, str(config.seed)))
         if config.procs > 1:
-            return _train_on_ranks(folder, config, facts, callbacks, console, stop_at)
+            return _train_on_ranks(folder, config, facts, callbacks, console, stop_at, place)
         screen = held.enter_context(console or Console())
         with closing(_trainer(config, folder, facts, screen, callbacks, stop_at)) as trainer:
             started = trainer.begin()
@@ -128,12 +132,14 @@ def resume(
     overrides: dict[str, Any] | None = None,
     trust: bool = False,
     stop_at: int = 0,
+    place: Place = run_ranks,
 ) -> Path:
     """Go on with a run exactly where it was: from its newest intact checkpoint, or from its beginning.
 
     From an earlier one: `RUN@100000`, `RUN@best`. What came after it is set aside as a run of its own.
     `trust`: import the code that the run names, although it was trained by another user or elsewhere.
     `stop_at`: save and stop at the first iteration that reaches this step; its schedules are not touched.
+    `place`: where the ranks run, if there are several.
     """
     address = read_address(run)
     folder = address.folder
@@ -146,7 +152,7 @@ def resume(
             facts = resumed(facts, config)
         if config.procs > 1:
             task = {"facts": facts, "overrides": overrides or {}, "stop_at": stop_at}
-            _start_ranks(address, config, callbacks, console, task)
+            _start_ranks(address, config, callbacks, console, task, place)
             return folder
         with console or Console() as screen:
             _clear_leftovers(folder)
@@ -206,6 +212,7 @@ def _train_on_ranks(
     callbacks: Sequence[Callback],
     console: Console | None,
     stop_at: int,
+    place: Place,
 ) -> Path:
     """A new run: its folder is made here, and the ranks go on with it from its beginning."""
     config.check()
@@ -217,7 +224,7 @@ def _train_on_ranks(
             create_run(folder, config, facts)
             try:
                 task = {"facts": facts, "overrides": {}, "stop_at": stop_at}
-                _start_ranks(Address(folder), config, callbacks, console, task)
+                _start_ranks(Address(folder), config, callbacks, console, task, place)
             except (LudusError, KeyboardInterrupt):  # settings that do not work leave nothing behind
                 if not any((folder / name).exists() for name in (CHECKPOINTS, "metrics.jsonl")):
                     for name in (CONFIG, FACTS, MARK, STANDING):
@@ -242,13 +249,14 @@ def _start_ranks(
     callbacks: Sequence[Callback],
     console: Console | None,
     task: dict[str, Any],
+    place: Place,
 ) -> None:
     """Let so many processes as the run asks for go on with it; `task` is what they cannot read in its folder."""
     _refuse_what_stays_here(config, callbacks)
     quiet = console is not None and console.quiet
     try:
         told = json.dumps(task, default=str)
-        run_ranks(["resume", str(address)], config.procs, quiet, **{_TASK: told})
+        place(["resume", str(address)], config.procs, quiet, **{_TASK: told})
     except LudusError as error:
         if not checkpoints_in(address.folder / CHECKPOINTS):
             raise

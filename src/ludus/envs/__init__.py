@@ -89,7 +89,7 @@ def make_groups(
     """The training environments in equal groups, which share the worker processes out among them; so do ranks."""
     shared = config
     if isinstance(config, GymConfig | PettingZooConfig):
-        workers = config.workers // (groups * ranks.size())
+        workers = config.workers // (groups * ranks.core_sharers())
         shared = dataclasses.replace(config, workers=max(workers, min(config.workers, 1)))
     envs = [make_vec_env(shared, config.num_envs // groups, device=device) for _ in range(groups)]
     if not episodic_reward:
@@ -144,7 +144,7 @@ def display_of(config: EnvConfig) -> Display:
 def available_cores() -> int:
     """Cores this process may use, which containers and schedulers limit below the machine's number.
 
-    Ranks share them out among them.
+    Ranks that have the same ones share them out among them.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // ranks.size())
+    return max(1, cores // ranks.core_sharers())

@@ -5,7 +5,6 @@ this machine alone: memory that has no name, or sockets of the loopback interfac
 """
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -17,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from ludus import ranks
 from ludus.children import start_process
@@ -34,11 +33,20 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LEFT_AT_ONCE = (130, -signal.SIGINT, -signal.SIGTERM, ranks.LOST)
 
 
-def run_ranks(arguments: Sequence[str], size: int, quiet: bool = False, **variables: str) -> None:
-    """Let `ludus arguments…` run as so many ranks, to its end; an error where one of them fails.
+class Place(Protocol):
+    """Lets `ludus arguments…` run as so many ranks, here or on other machines, to its end.
 
-    Rank 0 has the terminal, if not `quiet`. `variables` are added to the environment of all.
+    Each rank is a process (`children.start_process`) that has, in its environment, `variables` and those of its
+    `ranks.Ticket`. Rank 0 has the terminal, if not `quiet`. The ranks go on from the newest intact checkpoint of
+    the run, or from its beginning where there is none. Raises a `RankLostError` where a rank was lost through no
+    fault of its own, and another LudusError where one fails.
     """
+
+    def __call__(self, arguments: Sequence[str], size: int, quiet: bool = False, **variables: str) -> None: ...
+
+
+def run_ranks(arguments: Sequence[str], size: int, quiet: bool = False, **variables: str) -> None:
+    """A `Place`: on this machine."""
     with _tickets(size) as tickets, contextlib.ExitStack() as started:
         processes = [started.enter_context(_Rank(ticket, arguments, quiet, variables)) for ticket in tickets]
         with _passing_on_signals(processes) as passed:
@@ -56,7 +64,7 @@ def _tickets(size: int) -> Iterator[list[ranks.Ticket]]:
             os.close(memory)
         return
     with tempfile.TemporaryDirectory(prefix="ludus-ranks-") as folder:
-        yield [ranks.Ticket(rank, size, store=str(Path(folder) / "store")) for rank in range(size)]
+        yield [ranks.Ticket(rank, size, store=(Path(folder) / "store").as_uri()) for rank in range(size)]
 
 
 class _Rank:
@@ -75,7 +83,8 @@ class _Rank:
             stderr=subprocess.PIPE,
             keep=[ticket.memory] if ticket.memory >= 0 else [],
             **variables,
-            **{ranks.VARIABLE: json.dumps(ticket._asdict()), "GLOO_SOCKET_IFNAME": "lo"},
+            **ticket.variables(),
+            GLOO_SOCKET_IFNAME="lo",
         )
         self._readers = [threading.Thread(target=self._read_errors, daemon=True)]
         if self._process.stdout is not None:
@@ -174,7 +183,7 @@ def _refuse_failed(processes: Sequence[_Rank], interrupted: bool) -> None:
     assert first.code is not None
     if first.code < 0:
         name = signal.Signals(-first.code).name
-        raise LudusError(f"Rank {first.rank} was ended by {name}.")
+        raise ranks.RankLostError(f"Rank {first.rank} was ended by {name}.")
     at = next((i for i, line in enumerate(first.errors) if line.startswith(_SENTENCE)), None)
     if at is None:  # a fault of Ludus' own: its stack trace is what a report of it needs
         if first.rank > 0:

@@ -25,8 +25,11 @@ def refuse_large_networks(inputs: int, config: PolicyConfig, networks: int, devi
 
 
 def refuse_what_cannot_fit(needed: int, plan: str, advice: str, device: torch.device) -> None:
-    """A sentence before the machine runs out of memory; `plan` says what it is for. Every rank takes as much."""
-    needed *= ranks.size()
+    """A sentence before the machine runs out of memory; `plan` says what it is for.
+
+    Every rank of the machine takes as much.
+    """
+    needed *= ranks.local_size()
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     if needed > free:
         raise ConfigError(
