@@ -120,9 +120,9 @@ def page() -> str:
         "make bench                       # speed on your machine, beside Stable-Baselines3\n"
         "python benchmarks/learning.py    # do the presets learn?\n"
         "```",
-        "Every figure of Ludus, as it was last measured, under its command, commit, date and machine. "
+        "Every figure, as it was last measured, under its command, commit, date and machine. "
         "`6,092 (4,990…6,693)` is the mean of three seeds, the lowest and the highest. **MISSED** marks a bar "
-        "that was not met. Single seeds and further trials stand in `benchmarks/results/`; "
+        "that was not met. `benchmarks/results/` has single seeds and further trials; "
         "[all scripts](../benchmarks/README.md).",
         "Rates move by a quarter with what else the host does; both sides of a ratio ran in turns.",
         table(["machine", ""], [[f"`{name}`", what] for name, what in machines.items()]),
