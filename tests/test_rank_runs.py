@@ -182,7 +182,6 @@ def test_a_rank_without_a_part_in_the_checkpoint_begins_anew(
     ("preset", "settings", "what"),
     [
         ("gym:Pendulum-v1", {"algo": "sac"}, "--algo sac trains in one process"),
-        (PRESET, {"device": "cuda"}, "leave out --device"),
         ("humanoid-amp", {}, "--algo amp trains in one process"),
     ],
 )

@@ -6,11 +6,13 @@ leaves out one of the things that ranks have in common: then they must differ by
 """
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -45,7 +47,7 @@ JOBS: dict[str, tuple[str, Settings]] = {  # `env.num_envs` of one rank
 }  # fmt: skip
 
 
-def learn(name: str, updates: int = UPDATES, **changes: Any) -> PPOJob:
+def learn(name: str, updates: int = UPDATES, device: str = "cpu", **changes: Any) -> PPOJob:
     """A job on this rank, after so many updates; alone with the environments of two ranks in two groups."""
     preset, settings = JOBS[name]
     settings = SMALL | settings | {key.replace("__", "."): value for key, value in changes.items()}
@@ -53,7 +55,7 @@ def learn(name: str, updates: int = UPDATES, **changes: Any) -> PPOJob:
     settings |= {"groups": alone, "env.num_envs": alone * settings["env.num_envs"]}
     if settings.get("ppo.segments"):
         settings["ppo.segments"] *= alone
-    job = PPOJob(apply_overrides(find_preset(preset).config, settings), torch.device("cpu"))  # type: ignore[arg-type]
+    job = PPOJob(apply_overrides(find_preset(preset).config, settings), torch.device(device))  # type: ignore[arg-type]
     try:
         iterations = updates // job.plan.batches_per_iteration
         for i in range(iterations):
@@ -107,7 +109,9 @@ def test_two_ranks_learn_what_one_process_learns_from_all_their_rows(
     assert difference(name, monkeypatch, **changes) <= most
 
 
-ALONE = SimpleNamespace(size=lambda: 1, gather=lambda numbers: numbers[None], add_up=lambda numbers: numbers)
+ALONE = SimpleNamespace(
+    is_alone=lambda: True, gather=lambda numbers: numbers[None], add_up=lambda numbers: numbers
+)
 average = FlatAdam.average
 
 
@@ -241,6 +245,22 @@ def test_a_rank_that_has_ended_is_an_error_on_the_others(transport: Link) -> Non
         return "nobody was missed"
 
     assert "ended" in on_ranks(2, lose, transport)[0]
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_rank_is_lost_that_ends_before_it_has_left(leaves: bool) -> None:
+    def end() -> str:
+        if ranks.rank() == 1:
+            if leaves:
+                ranks.leave()
+            return ""
+        other = ranks._Here.transport._processes[1]  # type: ignore[union-attr]
+        while psutil.pid_exists(other):
+            time.sleep(0.001)
+        return ranks.lost()
+
+    told = on_ranks(2, end)[0]
+    assert told == "" if leaves else told.endswith("has ended.")
 
 
 def test_ranks_share_out_the_cores_and_the_episodes_of_an_evaluation() -> None:

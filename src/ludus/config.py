@@ -92,7 +92,8 @@ class TrainConfig:
     device: str = "cpu"
     """Where policy and buffer live: cpu or cuda."""
     procs: Annotated[int, Range(1, MOST_THREADS)] = 1
-    """Processes that train one policy together. Each has env.num_envs environments; PPO on a CPU."""
+    """Processes that train one policy together. Each has env.num_envs environments; PPO. With
+    --device cuda each takes a GPU, in turn."""
     groups: Annotated[int, Range(1, MOST_THREADS)] = 1
     """Groups of environments in flight: with 2, one simulates while the policy acts for the other."""
     torch_threads: Annotated[int, Range(1, MOST_THREADS)] = 1
@@ -174,8 +175,6 @@ class TrainConfig:
     def _check_procs(self) -> None:
         if self.procs > 1 and not self.has_ranks:
             raise ConfigError(f"--procs {self.procs}: --algo {self.algo} trains in one process; PPO in several.")
-        if self.procs > 1 and self.device != "cpu":
-            raise ConfigError(f"--procs {self.procs}: several processes train on the CPU; leave out --device.")
 
     def why_useless(self, setting: str, given: Collection[str]) -> str:
         """A sentence where a setting (`replay.batch_size`), given beside others, would do nothing; else empty."""

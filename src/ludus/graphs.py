@@ -1,6 +1,8 @@
 """Work on a GPU recorded once and replayed as a whole: a CUDA graph saves the time between small kernels."""
 
+import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,6 +24,61 @@ def _side_stream() -> torch.cuda.Stream:
     return torch.cuda.Stream()
 
 
+class _Recording:
+    """A piece of work as a GPU replays it: a graph, or several where something cannot be recorded."""
+
+    under_way: "_Recording | None" = None  # in this process: there is never more than one
+
+    def __init__(self, pool: Any, generators: Iterable[torch.Generator]) -> None:
+        # Of one pool: what one graph leaves there is what the next goes on with.
+        self._pool, self._generators = pool or torch.cuda.graph_pool_handle(), generators
+        self._parts: list[Callable[[], object]] = []
+        self._open = contextlib.ExitStack()
+
+    def make(self, work: Callable[[], None]) -> None:
+        _Recording.under_way = self
+        try:
+            with self._open:
+                self._begin_graph()
+                work()
+        finally:
+            _Recording.under_way = None
+
+    def cut(self, between: Callable[[], object]) -> None:
+        """End the graph here, and begin another; `between` is called whenever the first has been replayed."""
+        self._open.close()
+        self._parts.append(between)
+        self._begin_graph()
+
+    def _begin_graph(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        self._open.enter_context(torch.cuda.graph(graph, pool=self._pool))
+        self._parts.append(graph.replay)
+
+    def replay(self) -> None:
+        for part in self._parts:
+            part()
+
+
+def outside_graphs(work: Callable[[], object]) -> None:
+    """Call `work`, which waits for the GPU. Where a graph is being recorded, it is cut in two around the call.
+
+    So `work`, too, reads and writes tensors that stay where they are.
+    """
+    if _Recording.under_way is None:
+        work()
+    else:
+        _Recording.under_way.cut(work)
+
+
+def forget_recordings() -> None:
+    """Let every `Graphed` begin anew, as if it had not been called: no graph is left."""
+    for graphed in list(_recorded):
+        graphed.forget()
+
+
 class Graphed:
     """Calls `work`. On a GPU the third call records it and every later one replays the recording.
 
@@ -40,21 +97,24 @@ class Graphed:
     ) -> None:
         self._work, self._pool, self._generators = work, pool, tuple(generators)
         self._enabled = enabled and device.type == "cuda"
+        self.forget()
+
+    def forget(self) -> None:
+        """The recording, if there is one: the next calls are as the first ones."""
         self._calls = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._recording: _Recording | None = None
 
     def __call__(self) -> None:
-        if self._graph is not None:
-            self._graph.replay()
+        if self._recording is not None:
+            self._recording.replay()
         elif not self._enabled:
             self._work()
         elif self._calls < _WARM_UP_CALLS:
             self._calls += 1
             self._warm_up()
         else:
-            self._record()
-            assert self._graph is not None
-            self._graph.replay()
+            self._recording = self._record()
+            self._recording.replay()
 
     def _warm_up(self) -> None:
         side = _side_stream()
@@ -63,17 +123,18 @@ class Graphed:
             self._work()
         torch.cuda.current_stream().wait_stream(side)
 
-    def _record(self) -> None:
-        graph = torch.cuda.CUDAGraph()
-        for generator in self._generators:
-            graph.register_generator_state(generator)
+    def _record(self) -> _Recording:
+        recording = _Recording(self._pool, self._generators)
         try:
-            with torch.cuda.graph(graph, pool=self._pool):
-                self._work()
+            recording.make(self._work)
         except RuntimeError as error:
             raise LudusError(
                 "A step cannot be recorded as a CUDA graph, because something in it waits for the GPU. An "
                 "environment that does must not say capturable = True; --no-cuda-graphs trains without graphs. "
                 f"({error})"
             ) from error
-        self._graph = graph
+        _recorded.add(self)
+        return recording
+
+
+_recorded: "weakref.WeakSet[Graphed]" = weakref.WeakSet()

@@ -57,13 +57,23 @@ class Ticket(NamedTuple):
 
 
 class Transport(Protocol):
-    """How numbers go to and fro between ranks. Tensors are flat and on the CPU."""
+    """How numbers go to and fro between ranks. Tensors are flat."""
 
     def add_up(self, numbers: Tensor) -> None:
         """In place, the sum over all ranks."""
 
     def gather(self, numbers: Tensor) -> Tensor:
         """[ranks, n]"""
+
+    def leave(self) -> None:
+        """This rank will need the others no more."""
+
+
+class HostTransport(Transport, Protocol):
+    """Of what is on the CPU."""
+
+    def lost(self) -> str:
+        """A sentence once another rank is known to have ended before it left; else empty."""
 
 
 class _Here:
@@ -74,8 +84,11 @@ class _Here:
     local_rank = 0
     local_size = 1
     core_sharers = 1
-    transport: Transport | None = None
     store: Store | None = None  # where the ranks met; that of rank 0 may serve the others, and goes with it
+    transport: HostTransport | None = None
+    gpu_transport: Transport | None = None
+    exchanges = 0
+    gpu_sharers = 1  # ranks on this rank's GPU
 
 
 # Who is who -------------------------------------------------------------------------------------
@@ -100,6 +113,16 @@ def local_size() -> int:
 def core_sharers() -> int:
     """How many ranks have the same cores as this one: some launchers give each rank cores of its own."""
     return _Here.core_sharers
+
+
+def is_alone() -> bool:
+    """Whether this process is no rank. One that has joined talks to all ranks, be it itself alone."""
+    return _Here.transport is None
+
+
+def sharers(device: str) -> int:
+    """How many ranks take from the memory of this rank's "cpu" or "cuda"."""
+    return _Here.gpu_sharers if device == "cuda" else _Here.local_size
 
 
 def is_first() -> bool:
@@ -135,7 +158,7 @@ def join(ticket: Ticket | None = None) -> None:
     gather_plain(None)  # all are there
 
 
-def _meet_others(ticket: Ticket) -> Transport:
+def _meet_others(ticket: Ticket) -> HostTransport:
     """Memory between the ranks of a machine, sockets between machines."""
     own = own_seat()
     try:
@@ -183,11 +206,43 @@ def longest_wait_s() -> float:
         raise TrainingError(f"{DEADLINE} is {os.environ[DEADLINE]!r}; it must be a number of seconds.") from None
 
 
+def talk_on_gpus(transport: Transport, sharers: int) -> None:
+    """From now on tensors on a GPU go this way; so many ranks are on this rank's GPU."""
+    _Here.gpu_transport, _Here.gpu_sharers = transport, sharers
+
+
+def talks_on_gpus() -> bool:
+    return _Here.gpu_transport is not None
+
+
+def met_at() -> Store | None:
+    """Where ranks that were started apart have met; None for those of one parent, who did not have to."""
+    return _Here.store
+
+
+def exchanges() -> int:
+    """How often this rank has heard of the others: it does in every iteration."""
+    return _Here.exchanges
+
+
+def lost() -> str:
+    """A sentence once another rank is known to have ended before it left; else empty."""
+    return "" if _Here.transport is None else _Here.transport.lost()
+
+
+def leave() -> None:
+    """At the end of a training: no rank needs another any more, and each may end when it likes."""
+    for transport in (_Here.gpu_transport, _Here.transport):
+        if transport is not None:
+            transport.leave()
+    _Here.gpu_transport = None
+
+
 # What ranks do together -------------------------------------------------------------------------
 def add_up(numbers: Tensor) -> Tensor:
     """In place, the sum over all ranks."""
     if _Here.transport is not None:
-        _Here.transport.add_up(numbers.view(-1))
+        _transport_of(numbers).add_up(numbers.view(-1))
     return numbers
 
 
@@ -195,7 +250,14 @@ def gather(numbers: Tensor) -> Tensor:
     """[ranks, *numbers], in the order of the ranks."""
     if _Here.transport is None:
         return numbers[None]
-    return _Here.transport.gather(numbers.reshape(-1)).view(_Here.size, *numbers.shape)
+    _Here.exchanges += 1
+    return _transport_of(numbers).gather(numbers.reshape(-1)).view(_Here.size, *numbers.shape)
+
+
+def _transport_of(numbers: Tensor) -> Transport:
+    transport = _Here.gpu_transport if numbers.is_cuda else _Here.transport
+    assert transport is not None, "ranks have tensors on GPUs, but no transport for them"
+    return transport
 
 
 def gather_plain(value: Any) -> list[Any]:
@@ -261,7 +323,7 @@ class SharedMemory:
         self._rank, self._size, self._turn, self._longest_s = rank, size, 0, longest_wait_s()
         memory, slots_at = mmap.mmap(descriptor, _bytes_for(size)), size * _LINE
         words = memoryview(memory)[:slots_at].cast("q")
-        self._turns, self._processes = words[:: _LINE // 8], words[1 :: _LINE // 8]
+        self._turns, self._processes, self._left = (words[i :: _LINE // 8] for i in range(3))
         self._slots = torch.frombuffer(memory, dtype=torch.uint8, offset=slots_at).view(2, size, _SLOT)
         self._processes[self._rank] = os.getpid()
 
@@ -306,16 +368,30 @@ class SharedMemory:
                 looked = now
                 self._refuse_lost(other, now - began)
 
+    def lost(self) -> str:
+        gone = (other for other in range(self._size) if not self._left[other] and not self._lives(other))
+        return next((self._told_end(other) for other in gone), "")
+
+    def leave(self) -> None:
+        self._left[self._rank] = 1
+
     def _refuse_lost(self, other: int, waited: float) -> None:
-        process = self._processes[other]
         if waited > self._longest_s:
             raise RankLostError(f"Rank {other} has not answered for {waited:.0f} s.")
+        if not self._lives(other) and self._turns[other] < self._turn:  # it may have ended after its last word
+            raise RankLostError(self._told_end(other))
+
+    def _lives(self, other: int) -> bool:
+        """As far as is known: before it joins, its process is not."""
         try:
-            if process:
+            if process := self._processes[other]:
                 os.kill(process, 0)
         except ProcessLookupError:
-            if self._turns[other] < self._turn:  # it may have ended after its last word
-                raise RankLostError(f"Rank {other} (process {process}) has ended.") from None
+            return False
+        return True
+
+    def _told_end(self, other: int) -> str:
+        return f"Rank {other} (process {self._processes[other]}) has ended."
 
 
 # Over sockets -------------------------------------------------------------------------------------
@@ -325,26 +401,31 @@ class Sockets:
     def __init__(self, store: Store, rank: int, size: int) -> None:
         import torch.distributed as dist
 
-        self._dist, self._size = dist, size
-        limit = timedelta(seconds=longest_wait_s())
-        try:
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
+        self._size, limit = size, timedelta(seconds=longest_wait_s())
+        try:  # torch's default group is left to GPUs: it is one of all ranks
+            self._group = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, limit)
         except RuntimeError as error:
             raise RankLostError(f"The ranks cannot talk to each other: {str(error).splitlines()[0]}") from error
 
     def add_up(self, numbers: Tensor) -> None:
         try:
-            self._dist.all_reduce(numbers)
+            self._group.allreduce([numbers]).wait()
         except RuntimeError as error:
             raise RankLostError(f"Another rank has ended: {str(error).splitlines()[0]}") from error
 
     def gather(self, numbers: Tensor) -> Tensor:
         everyones = numbers.new_empty((self._size, len(numbers)))
         try:
-            self._dist.all_gather(list(everyones), numbers)
+            self._group.allgather([list(everyones)], [numbers]).wait()
         except RuntimeError as error:
             raise RankLostError(f"Another rank has ended: {str(error).splitlines()[0]}") from error
         return everyones
+
+    def lost(self) -> str:
+        return ""  # whoever has started the ranks watches them
+
+    def leave(self) -> None:
+        pass  # what is open closes with the process
 
 
 # Between machines ---------------------------------------------------------------------------------
@@ -365,3 +446,9 @@ class Machines:
         everyones[self._rank] = numbers
         self.add_up(everyones.view(-1))
         return everyones
+
+    def lost(self) -> str:
+        return self._among.lost()  # those of other machines are watched by whoever has started them
+
+    def leave(self) -> None:
+        self._among.leave()

@@ -199,6 +199,7 @@ def _go_on(
             if writes:
                 (folder / FINAL).unlink(missing_ok=True)  # what it points to is no longer the end
             trainer.run()
+        ranks.leave()
         end = _measure_at_end(trainer) if writes else _End()
     if writes:
         _finish(trainer, end)

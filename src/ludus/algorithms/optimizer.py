@@ -53,17 +53,19 @@ class FlatAdam:
     def average(self, beside: Tensor | None = None, weight: float | Tensor = 1.0) -> Tensor | None:
         """Before a step: make the gradient the mean over all ranks, each by its `weight`, and so `beside`.
 
-        A few numbers beside the gradient cost nothing more than the gradient alone.
+        A weight that is no tensor is that of every rank. A few numbers beside the gradient cost nothing more than
+        the gradient alone.
         """
-        if ranks.size() == 1:
+        if ranks.is_alone():
             return beside
         count = 0 if beside is None else len(beside)
         if beside is not None:
             self._beside[:count] = beside
-        self._beside[-1] = 1.0
-        self._shared.mul_(weight)
+        if isinstance(weight, Tensor):
+            self._beside[-1] = 1.0
+            self._shared.mul_(weight)
         ranks.add_up(self._shared)
-        self._shared.div_(self._beside[-1].clamp(min=1.0))
+        self._shared.div_(self._beside[-1].clamp(min=1.0) if isinstance(weight, Tensor) else ranks.size())
         return None if beside is None else self._beside[:count].clone()
 
     def step(self, learning_rate: float | Tensor, stop: Tensor | None = None) -> Tensor:

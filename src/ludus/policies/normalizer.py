@@ -58,7 +58,7 @@ class ObsNormalizer(nn.Module):
     def update(self, parts: Iterable[Tensor]) -> None:
         """Merge the moments of observations, each part [n, ...], that all ranks have seen."""
         own = (self._moments(part) for part in parts if len(part))
-        for moments in own if ranks.size() == 1 else self._of_all_ranks(own):
+        for moments in own if ranks.is_alone() else self._of_all_ranks(own):
             self._merge(*moments)
         variance = self.m2 / self.count.clamp(min=1)
         self._shift.copy_(self.mean)
@@ -76,18 +76,19 @@ class ObsNormalizer(nn.Module):
 
     def _of_all_ranks(self, own: Iterable[_Moments]) -> Iterator[_Moments]:
         """What each rank has seen, in the order of the ranks."""
-        seen = type(self)(tuple(self.mean.shape), mask=len(self.mean) - self.mask_start).to(self.mean.device)
+        with self.mean.device:  # made there: a copy would wait for a GPU
+            seen = type(self)(tuple(self.mean.shape), mask=len(self.mean) - self.mask_start)
         for moments in own:
             seen._merge(*moments)
         flat = torch.cat([seen.count.reshape(1), seen.mean.flatten(), seen.m2.flatten()])
         for count, *both in (row.split([1, *[self.mean.numel()] * 2]) for row in ranks.gather(flat)):
-            if count > 0:
-                mean, m2 = (part.view_as(self.mean)[: self.mask_start] for part in both)
-                yield count[0], mean, m2
+            mean, m2 = (part.view_as(self.mean)[: self.mask_start] for part in both)
+            yield count[0], mean, m2
 
     def _merge(self, n: int | Tensor, mean: Tensor, squares: Tensor) -> None:
         old_mean, m2 = self.mean[: self.mask_start], self.m2[: self.mask_start]
         total, delta = self.count + n, mean - old_mean
-        m2 += squares + delta.square() * (self.count * n / total)
-        old_mean += delta * (n / total)
+        parts = total.clamp(min=1)  # a rank may have seen nothing
+        m2 += squares + delta.square() * (self.count * n / parts)
+        old_mean += delta * (n / parts)
         self.count.copy_(total)

@@ -10,6 +10,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from ludus import ranks
 from ludus.config import CheckpointConfig, Plan
 from ludus.training.job import Job
 from ludus.training.ram import size
@@ -20,7 +21,9 @@ _TIMED = 2  # iterations by which the rest is judged, after the first, which als
 def device_line(device: torch.device) -> str:
     if device.type == "cuda":
         whole = torch.cuda.get_device_properties(device).total_memory
-        return f"on {torch.cuda.get_device_name(device)}, {size(whole)}"
+        shared = f", which {ranks.sharers('cuda')} ranks share: their sums go through the CPU"
+        name = f"on {torch.cuda.get_device_name(device)}, {size(whole)}"
+        return name + shared * (ranks.sharers("cuda") > 1)
     return f"on {psutil.cpu_count() or 1} CPU cores"
 
 

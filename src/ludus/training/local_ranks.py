@@ -85,6 +85,7 @@ class _Rank:
             **variables,
             **ticket.variables(),
             GLOO_SOCKET_IFNAME="lo",
+            NCCL_SOCKET_IFNAME="lo",
         )
         self._readers = [threading.Thread(target=self._read_errors, daemon=True)]
         if self._process.stdout is not None:

@@ -27,9 +27,9 @@ def refuse_large_networks(inputs: int, config: PolicyConfig, networks: int, devi
 def refuse_what_cannot_fit(needed: int, plan: str, advice: str, device: torch.device) -> None:
     """A sentence before the machine runs out of memory; `plan` says what it is for.
 
-    Every rank of the machine takes as much.
+    Every rank that shares it takes as much.
     """
-    needed *= ranks.local_size()
+    needed *= ranks.sharers(device.type)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     if needed > free:
         raise ConfigError(

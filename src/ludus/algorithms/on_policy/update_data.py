@@ -179,7 +179,7 @@ def _standardized(x: Tensor, present: Tensor | None) -> Tensor:
 
 def _moments(x: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
     """Mean and variance over the steps at which an agent was present (None: at all), on all ranks."""
-    if ranks.size() > 1:
+    if not ranks.is_alone():
         return _moments_of_all(x, torch.ones_like(x) if present is None else present)
     if present is None:
         variance, mean = torch.var_mean(x)
