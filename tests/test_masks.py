@@ -14,9 +14,11 @@ import catch_env
 import ludus
 from ludus.algorithms.ppo.loss import Batch, loss_gradient
 from ludus.envs.check import check_env
+from ludus.envs.gym.block import NO_LIMIT, GymBlock
 from ludus.envs.gym.config import GymConfig
 from ludus.envs.gym.env import make_gym
-from ludus.envs.row_space import MASK, ActionRow, RowSpace, choice_slices
+from ludus.envs.gym.spaces import adapt_spaces
+from ludus.envs.row_space import MASK, ActionRow, RowSpace, add_mask, choice_slices
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, EnvError, LudusError
 from ludus.export import export_onnx, read_metadata
@@ -80,7 +82,7 @@ def test_of_a_million_samples_none_is_invalid(name: str) -> None:
     head.expect_masks()
     mask = random_mask(space, 1_000_000, generator)
     params = torch.randn((1_000_000, head.num_params), generator=generator) * 20
-    masked = head.masked(params, ~mask)
+    masked = head.masked(params, mask)
     seen = []
     for action in (head.sample(masked, head.noise((len(mask),), generator)), head.mode(masked)):
         places = chosen(head, action) + torch.tensor([choice.start for choice in choice_slices(space)])
@@ -94,7 +96,7 @@ def test_of_a_million_explored_choices_none_is_invalid() -> None:
     head = GreedyHead(3, 5, 0)
     head.epsilon.fill_(0.5)
     mask = random_mask(SPACES["discrete"], 1_000_000, generator)
-    values = head.masked(torch.randn((1_000_000, 5), generator=generator), ~mask)
+    values = head.masked(torch.randn((1_000_000, 5), generator=generator), mask)
     action = head.sample(values, head.noise((len(mask),), generator)).long()
     assert bool(mask.gather(1, action).all())
     assert 0.1 < float((action != head.mode(values)).float().mean()) < 0.4
@@ -116,14 +118,15 @@ def slow(space: Any, params: np.ndarray, mask: np.ndarray, action: np.ndarray) -
 @pytest.mark.parametrize("name", SPACES)
 def test_log_probabilities_entropies_and_gradients_are_those_of_the_valid_actions(name: str) -> None:
     space, generator = SPACES[name], torch.Generator().manual_seed(1)
-    head = make_stochastic_head(space, 3, 0.5).double()
+    head = make_stochastic_head(space, 3, 0.5)
     head.expect_masks()
+    head.double()
     for parameter in head.parameters():
         parameter.grad = torch.zeros_like(parameter)
     n = 64
     mask = random_mask(space, n, generator)
     params = torch.randn((n, head.num_params), generator=generator, dtype=torch.float64)
-    masked = head.masked(params.clone(), ~mask)
+    masked = head.masked(params.clone(), mask)
     action = head.sample(masked, head.noise((n,), generator).double()).detach()
     log_prob, entropy = head.log_prob(masked, action), head.entropy(masked)
     boxes = head.num_params - mask.shape[1]
@@ -142,7 +145,7 @@ def test_log_probabilities_entropies_and_gradients_are_those_of_the_valid_action
 
     weight = torch.randn(n, generator=generator, dtype=torch.float64)
     taped = params.clone().requires_grad_()
-    again = head.masked(taped * 1, ~mask)
+    again = head.masked(taped * 1, mask)
     loss = (weight * head.log_prob(again, action)).sum() - 0.3 * head.entropy(again).mean()
     (expected,) = torch.autograd.grad(loss, taped)
     with torch.no_grad():
@@ -185,24 +188,24 @@ def test_the_gradient_of_a_whole_minibatch_is_autograds_with_masks_and_mixed_act
 
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("see", ["state", "both"])
-def test_what_is_ruled_out_is_all_that_the_mask_does_not_allow(see: str, normalize: bool) -> None:
+def test_the_head_is_given_the_mask_as_the_environment_gave_it(see: str, normalize: bool) -> None:
     env = catch(4, see=see, masks="key" if see == "both" else "info")
     policy = ActorCritic(env.obs_space, env.action_space, PolicyConfig(hidden=(8,), normalize_obs=normalize))
     obs = env.reset(0)
     policy.learn_scales([obs])
-    _, ruled_out = policy.apart(policy.prepare(obs))
-    assert ruled_out is not None
-    assert torch.equal(ruled_out, 1 - made_of(env, obs).float())
-    assert 0 < ruled_out.sum() < ruled_out.numel()
+    _, mask = policy.apart(policy.prepare(obs))
+    assert mask is not None
+    assert torch.equal(mask, made_of(env, obs))
+    assert 0 < mask.sum() < mask.numel()
 
 
-def test_a_policy_saved_when_masks_were_not_yet_turned_around_acts_as_it_did() -> None:
+def test_a_policy_saved_when_masks_were_turned_around_acts_as_it_did() -> None:
     env = catch(4, see="state", masks="info")
     policy, again = (ActorCritic(env.obs_space, env.action_space, PolicyConfig(hidden=(8,))) for _ in range(2))
     obs = env.reset(0)
     policy.learn_scales([obs])
     saved = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
-    saved["normalizer._shift"][-3:], saved["normalizer._scale"][-3:] = 0.0, 1.0
+    saved["normalizer._shift"][-3:], saved["normalizer._scale"][-3:] = 1.0, -1.0
     again.load_state_dict(saved)
     expected, _ = policy.params_of(policy.prepare(obs), policy.start(4))
     actual, _ = again.params_of(again.prepare(obs), again.start(4))
@@ -242,19 +245,66 @@ def test_a_state_without_a_valid_action_is_said(monkeypatch: pytest.MonkeyPatch)
         env.step(stay)
 
 
-def test_a_mask_of_another_size_is_said() -> None:
-    class Wrong(catch_env.Catch):
-        def _mask(self) -> np.ndarray:
-            return np.ones(4, np.int8)
+BESIDE: dict[str, Any] = {
+    "numbers": spaces.Box(-1, 1, (3,), np.float64),
+    "a matrix": spaces.Box(-1, 1, (2, 2)),
+    "a choice": spaces.Discrete(4, start=-1),
+    "choices": spaces.MultiDiscrete([2, 3]),
+    "bytes": spaces.Box(0, 255, (3, 2), np.uint8),
+    "an image": spaces.Box(0, 255, (9, 9, 3), np.uint8),
+    "parts": spaces.Dict({"image": spaces.Box(0, 255, (8, 8, 3), np.uint8), "x": spaces.Box(-1, 1, (2,))}),
+}
 
-    gym.register("ludus-test/Wrong-v0", entry_point=Wrong)  # type: ignore[arg-type]
-    with pytest.raises(EnvError, match=r"'action_mask' has shape \(4,\); its space says \(3,\)"):
-        make_gym(GymConfig("ludus-test/Wrong-v0", kwargs={"see": "state", "masks": "info"}), 1).reset(0)
+
+class Beside(gym.Env):
+    """Shows anything, and beside it a mask."""
+
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, seen: gym.Space, mask: Any) -> None:
+        self.observation_space, self.mask, self.shown = seen, mask, seen.sample()
+
+    def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+        return self.shown, {MASK: self.mask}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.shown, 0.0, False, False, {MASK: self.mask}
+
+
+def beside(seen: gym.Space, *masks: Any) -> GymBlock:
+    spaces_of = adapt_spaces(seen, spaces.Discrete(3), "beside", "info")
+    return GymBlock("beside", [Beside(seen, mask) for mask in masks], NO_LIMIT, spaces_of)
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_mask_beside_an_observation_lies_in_the_row_as_one_inside_it(name: str) -> None:
+    masks = [np.array([0, 1, 0], np.int8), [2.5, 0, -1], np.array([False, True, True])]
+    block = beside(BESIDE[name], *masks)
+    block.reset(0)
+    for _ in range(2):  # the second step knows the type of what it stores
+        expected = [block.of.obs.to_row(add_mask(env.shown, env.mask)) for env in block.envs]
+        np.testing.assert_array_equal(block.rows.obs, expected)
+        for env in block.envs:
+            env.shown = env.observation_space.sample()
+        block.step([0, 1, 2])
+
+
+@pytest.mark.parametrize("wrong", [np.ones(4, np.int8), [1, [1], 0], None, "110", np.ones((1, 3))])
+def test_what_is_no_mask_is_said(wrong: Any) -> None:
+    block = beside(BESIDE["numbers"], np.ones(3), wrong)
+    with pytest.raises(EnvError, match=r"action_mask of row 1 at step 0 is .*; it must be 3 numbers"):
+        block.reset(0)
+
+
+def test_a_choice_that_is_not_there_is_said() -> None:
+    block = beside(BESIDE["a choice"], np.ones(3))
+    block.reset(0)
+    block.envs[0].shown = 3
+    with pytest.raises(EnvError, match="row 0 at step 1 does not fit its space: ValueError: 3 is not in it"):
+        block.step([0])
 
 
 def test_a_mask_of_continuous_actions_is_refused() -> None:
-    from ludus.envs.gym.spaces import adapt_spaces
-
     obs = spaces.Dict({"x": spaces.Box(-1, 1, (3,)), MASK: spaces.MultiBinary(2)})
     with pytest.raises(ConfigError, match="only choices can be masked"):
         adapt_spaces(obs, spaces.Box(-1, 1, (2,)), "arm")

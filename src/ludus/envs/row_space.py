@@ -91,29 +91,34 @@ class RowSpace(spaces.Box):
 
     # The environment's side -----------------------------------------------------------------------
     def to_row(self, obs: Any, left_out: frozenset[str] = frozenset()) -> np.ndarray:
-        """An observation of `raw` as a row, zero in parts that are `left_out`.
+        """An observation of `raw` as a new row."""
+        row = np.empty(self.shape, self.dtype)
+        self.write(obs, row, left_out)
+        return row
+
+    def write(self, obs: Any, row: np.ndarray, left_out: frozenset[str] = frozenset()) -> None:
+        """Put an observation of `raw` into a row, with zeros in parts that are `left_out`.
 
         What does not fit is a ValueError, TypeError or KeyError.
         """
-        row = np.zeros(self.shape, self.dtype)
+        row.fill(0)
         for part, place, choices in self._places:  # at every step of every environment: few calls
             if left_out and part.name in left_out:
                 continue
             value = obs
             for key in part.path:
                 value = value[key]
-            if self.packed:
+            if part.kind == "mask":
+                row[place] = _numbers_of(value, part).astype(bool)
+            elif self.packed:
                 self._view(row[None], part)[0] = _numbers_of(value, part)
             elif choices is None:
                 row[place] = _numbers_of(value, part)
             else:
-                if isinstance(value, np.ndarray) and value.size == 1:  # as many give it
-                    value = value.item()
-                chosen = operator.index(value) - choices.start
-                if not 0 <= chosen < len(choices):
+                chosen = _index_in(choices, value)
+                if chosen is None:
                     raise ValueError(f"its part {part.name!r} is {value}; its space says {part.space}")
                 row[place.start + chosen] = 1.0
-        return row
 
     def _view(self, rows: np.ndarray, part: Part) -> np.ndarray:
         """[n, *shape] the part of rows, to be read or written."""
@@ -167,6 +172,21 @@ class ChoiceRow(spaces.Box):
         flat = spaces.flatten_space(raw)
         assert isinstance(flat, spaces.Box)
         super().__init__(flat.low.astype(np.float32), flat.high.astype(np.float32), dtype=np.float32)
+        self._only = _choices_in(raw) if isinstance(raw, spaces.Discrete) else None
+
+    def write(self, obs: Any, row: np.ndarray) -> None:
+        """Put what an environment observed into a row.
+
+        What does not fit is a ValueError, TypeError or IndexError.
+        """
+        if self._only is None:
+            row[...] = spaces.flatten(self.raw, obs)
+            return
+        chosen = _index_in(self._only, obs)
+        if chosen is None:
+            raise ValueError(f"{obs} is not in it")
+        row.fill(0.0)
+        row[chosen] = 1.0
 
     def to_row(self, obs: Any) -> np.ndarray:
         """What does not fit is a ValueError."""
@@ -246,9 +266,19 @@ def _leaves(
 def _place_of(part: Part) -> tuple[Part, slice, range | None]:
     """(part, where it is in a row that is not packed, what can be chosen where it is one choice)."""
     space, place = part.space, slice(part.start, part.start + part.size)
-    if not isinstance(space, spaces.Discrete):
-        return part, place, None
-    return part, place, range(int(space.start), int(space.start) + part.size)
+    return part, place, _choices_in(space) if isinstance(space, spaces.Discrete) else None
+
+
+def _choices_in(space: spaces.Discrete) -> range:
+    return range(int(space.start), int(space.start) + int(space.n))
+
+
+def _index_in(choices: range, value: Any) -> int | None:
+    """Which of the choices a value is; None: none of them."""
+    if isinstance(value, np.ndarray) and value.size == 1:  # as many give it
+        value = value.item()
+    chosen = operator.index(value) - choices.start
+    return chosen if 0 <= chosen < len(choices) else None
 
 
 def _follow(obs: Any, path: tuple[Any, ...]) -> Any:
@@ -284,7 +314,6 @@ def _numbers_of(value: Any, part: Part) -> np.ndarray:
             raise ValueError(f"its part {part.name!r} is not made of real numbers")
         if part.kind == "image" and not _are_bytes(array):
             raise ValueError(f"its part {part.name!r} is {array.dtype}; its space says {space.dtype}")
-        array = array != 0 if part.kind == "mask" else array
         return array if array.shape == part.shape else array.reshape(part.shape)
     return np.asarray(spaces.flatten(space, value))
 

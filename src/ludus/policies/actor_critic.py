@@ -55,9 +55,9 @@ class ActorCritic(Policy):
 
     def params_and_value_of(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The head's parameters, the values [n], and the new state."""
-        seen, ruled_out = self.apart(x)
+        seen, mask = self.apart(x)
         features, value_features, state = self.trunk.act_and_judge(seen, state)
-        return self.masked(self.head(features), ruled_out), self.value_head(value_features).squeeze(-1), state
+        return self.masked(self.head(features), mask), self.value_head(value_features).squeeze(-1), state
 
     def value_of(self, x: Tensor, state: Tensor) -> Tensor:
         """[n] values alone."""
@@ -69,9 +69,9 @@ class ActorCritic(Policy):
 
         The arguments are those of `Trunk.forward_pass`.
         """
-        seen, ruled_out = self.apart(x)
+        seen, mask = self.apart(x)
         done = self.trunk.forward_pass(seen, state, keep)
-        params = self.masked(self.head.linear.forward(done.actor), ruled_out)
+        params = self.masked(self.head.linear.forward(done.actor), mask)
         return Pass(params, self.value_head.forward(done.critic).squeeze(-1), done)
 
     def backward(self, done: Pass, params_gradient: Tensor, value_gradient: Tensor) -> None:

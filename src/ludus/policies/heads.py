@@ -48,15 +48,22 @@ class Head(nn.Module):
     def expect_masks(self) -> None:
         """Observations will say which actions are valid."""
         self.has_mask = True
+        self.register_buffer("masked_logit", torch.tensor(MASKED_LOGIT), persistent=False)
 
-    def masked(self, params: Tensor, ruled_out: Tensor) -> Tensor:
-        """The parameters, changed in place so that no action is drawn whose place in `ruled_out` is 1, not 0.
+    def masked(self, params: Tensor, mask: Tensor) -> Tensor:
+        """The parameters, perhaps changed in place, so that no action is drawn whose place in `mask` is 0, not 1.
 
         Their logits become so low that probabilities are exactly 0, and so are the gradients; −∞ would make NaN
-        of both. Where all are ruled out, which only a row without an agent may be, all stay nearly alike.
+        of both. Where no action is valid, which only a row without an agent may be, all are alike.
         """
-        logits = params if self.masked_params is None else params[..., self.masked_params]
-        logits.add_(ruled_out, alpha=MASKED_LOGIT)
+        if mask.dtype != params.dtype:
+            mask = mask.to(params.dtype)
+        lowest = self._buffers["masked_logit"]  # as an attribute it costs as much as the call that takes it
+        assert lowest is not None
+        if self.masked_params is None:
+            return torch.lerp(lowest, params, mask)  # exact at 0 and 1, in a single call
+        logits = params[..., self.masked_params]
+        logits.copy_(torch.lerp(lowest, logits, mask))
         return params
 
     @abstractmethod
@@ -331,6 +338,7 @@ class MixedHead(StochasticHead):
         self.register_buffer("order", place.argsort(), persistent=False)
 
     def expect_masks(self) -> None:
+        super().expect_masks()
         for head in self._parts:
             head.expect_masks()
 

@@ -15,8 +15,8 @@ REPLAY_LIMITS = (5.0, 1e-2)  # clip and floor where learning draws from a replay
 class ObsNormalizer(nn.Module):
     """Standardises observations by moments in float64, merged batch by batch (Chan et al. 1979).
 
-    With a `floor`, no standard deviation counts as less. The last `mask` numbers, a mask of valid actions, become
-    1 where an action is ruled out and 0 where it is valid: so a head masks its logits in one call.
+    With a `floor`, no standard deviation counts as less. The last `mask` numbers, a mask of valid actions, stay as
+    they are.
     """
 
     count: Tensor
@@ -35,17 +35,15 @@ class ObsNormalizer(nn.Module):
         # float32 copies for the hot path; they change only in `update`.
         self.register_buffer("_shift", torch.zeros(shape))
         self.register_buffer("_scale", torch.ones(shape))
-        self._turn_mask()
 
-    def _turn_mask(self) -> None:
-        """(mask − 1) · −1"""
-        self._shift[self.mask_start :] = 1.0
-        self._scale[self.mask_start :] = -1.0
+    def _leave_mask(self) -> None:
+        self._shift[self.mask_start :] = 0.0
+        self._scale[self.mask_start :] = 1.0
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Older checkpoints hold a shift and a scale that leave the mask as it is."""
+        """Some older checkpoints hold a shift and a scale that turn the mask around."""
         super()._load_from_state_dict(*args, **kwargs)
-        self._turn_mask()
+        self._leave_mask()
 
     def forward(self, obs: Tensor) -> Tensor:
         return ((obs - self._shift) * self._scale).clamp(-self.clip, self.clip)
@@ -67,7 +65,7 @@ class ObsNormalizer(nn.Module):
         else:
             # An input that never changes carries nothing; dividing by its rounding noise would make it loud.
             self._scale.copy_(torch.where(variance > 1e-10, (variance + 1e-8).rsqrt(), 1.0))
-        self._turn_mask()
+        self._leave_mask()
 
     def _moments(self, part: Tensor) -> _Moments:
         batch = part.reshape(len(part), *self.mean.shape)[:, : self.mask_start].double()

@@ -68,7 +68,6 @@ class Policy(nn.Module):
         self.normalizer = self._make_normalizer()
         masked = 0 if self.mask is None else self.mask.size
         self._widths = (self.inputs, masked)  # of what is seen of a row, and of its mask
-        self._turns_mask = self.keeps_inputs  # where preparing a row does so
         trunk = self._make_trunk(two_encoders, network)
         # A plain attribute: looking a module up in a module costs as much as a small kernel.
         object.__setattr__(self, "trunk", trunk)
@@ -164,25 +163,25 @@ class Policy(nn.Module):
 
     def params_of(self, x: Prepared, state: Tensor) -> tuple[Tensor, Tensor]:
         """The head's parameters, and the new state."""
-        seen, ruled_out = self.apart(x)
+        seen, mask = self.apart(x)
         features, state = self.trunk.act(seen, state)
-        return self.masked(self.head(features), ruled_out), state
+        return self.masked(self.head(features), mask), state
 
     def apart(self, x: Prepared) -> tuple[Any, Tensor | None]:
-        """What a trunk sees of `x`, and [n, choices] 1 where an action is not valid; None: all are."""
+        """What a trunk sees of `x`, and [n, choices] 1 where an action is valid, else 0; None: all are."""
         if self.mask is None:
             return x, None
         if isinstance(x, dict):
-            return x, 1.0 - x[MASK]
+            return x, x[MASK]
         if self.has_images:
             assert self.rows is not None
-            return x, 1.0 - self.rows.part_of(x, self.mask)
+            return x, self.rows.part_of(x, self.mask)
         seen, mask = x.split_with_sizes(self._widths, 1)
-        return seen, mask if self._turns_mask else 1.0 - mask
+        return seen, mask
 
-    def masked(self, params: Tensor, ruled_out: Tensor | None) -> Tensor:
-        """The head's parameters, changed in place so that no action is drawn that is `ruled_out`."""
-        return params if ruled_out is None else self.head.masked(params, ruled_out)
+    def masked(self, params: Tensor, mask: Tensor | None) -> Tensor:
+        """The head's parameters, perhaps changed in place, so that no action is drawn that `mask` rules out."""
+        return params if mask is None else self.head.masked(params, mask)
 
     def act(self, obs: Any, deterministic: bool = True, action_mask: Any = None) -> Any:
         """Actions as the environment takes them, for observations as it gives them: Dict, Tuple, image, number.

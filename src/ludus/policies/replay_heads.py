@@ -112,9 +112,9 @@ class GreedyHead(Head):
         choices = self.linear.out_features
         return torch.randint(choices, (*shape, 1), generator=generator, device=generator.device).float()
 
-    def masked(self, params: Tensor, ruled_out: Tensor) -> Tensor:
+    def masked(self, params: Tensor, mask: Tensor) -> Tensor:
         """As of other heads; but where nothing is valid, as after a last step, all values stay."""
-        blocked = (ruled_out != 0) & (ruled_out == 0).any(-1, keepdim=True)
+        blocked = (mask == 0) & (mask != 0).any(-1, keepdim=True)
         return params.masked_fill_(blocked, MASKED_LOGIT)
 
     def mode(self, params: Tensor) -> Tensor:

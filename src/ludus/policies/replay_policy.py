@@ -104,14 +104,14 @@ class ReplayPolicy(Policy):
 
     def outputs(self, x: Tensor, learned: int | None = None) -> tuple[list[Tensor], Tensor]:
         """(the encoder's layer outputs, the head's parameters); `backward` is for the first `learned` rows."""
-        encoder, (seen, ruled_out) = self.encoder, self.apart(x)
+        encoder, (seen, mask) = self.encoder, self.apart(x)
         outputs = encoder.outputs(seen, learned) if isinstance(encoder, TapedEncoder) else encoder.outputs(seen)
-        return outputs, self.masked(self.head.linear.forward(outputs[-1]), ruled_out)
+        return outputs, self.masked(self.head.linear.forward(outputs[-1]), mask)
 
     def params(self, x: Tensor) -> Tensor:
         """The head's parameters alone."""
-        seen, ruled_out = self.apart(x)
-        return self.masked(self.head.linear.forward(self.encoder.forward(seen)), ruled_out)
+        seen, mask = self.apart(x)
+        return self.masked(self.head.linear.forward(self.encoder.forward(seen)), mask)
 
     def backward(self, outputs: list[Tensor], gradient: Tensor) -> None:
         """Write every parameter's gradient, given that of the head's parameters for the first rows of a pass."""

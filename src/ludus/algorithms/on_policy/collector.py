@@ -153,7 +153,8 @@ class Collector:
     def _refuse_non_finite(self, segments: Segments) -> None:
         """NaN in a rollout would poison the normaliser and the weights for good: stop before it is used."""
         obs, space = segments.track.obs, self.policy.rows
-        given = {"reward": segments.track.reward, "observation": obs if space is None else space.numbers_of(obs)}
+        numbers = space.numbers_of(obs) if space is not None and space.packed else obs
+        given = {"reward": segments.track.reward, "observation": numbers}
         refuse_non_finite(given, self.schedule.rows, self.groups[0].env.name)
 
     def _forget_final_values(self, steps: int) -> None:

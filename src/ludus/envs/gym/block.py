@@ -16,7 +16,7 @@ from ludus.envs.gym.infos import NUMBERS, SUCCESS_KEYS, InfoMeans
 from ludus.envs.gym.rows import Rows
 from ludus.envs.gym.spaces import Spaces
 from ludus.envs.gym.state import largest_part, lost_state, restore, snapshot
-from ludus.envs.row_space import MASK, RowSpace, add_mask, choice_slices
+from ludus.envs.row_space import MASK, ChoiceRow, RowSpace, choice_slices
 from ludus.envs.vec import State, derive_seed
 from ludus.errors import CheckpointError, EnvError, tell_exception
 
@@ -61,14 +61,14 @@ class EnvBlock(ABC):
         self.envs = envs
         self.of = of
         self.agents_per_env = agents_per_env
-        self.rows = Rows.alone(len(envs) * agents_per_env, of)  # a worker puts shared ones in their place
         self.seed = 0
         self.tick = 0  # steps since `reset`
         self.success_seen = False
         self.infos = InfoMeans(len(envs) * agents_per_env)
         self._first_env = first_env
         self._to_row = of.to_row
-        self._shape = of.obs.shape
+        self._write = of.seen.write if isinstance(of.seen, RowSpace | ChoiceRow) else None  # straight into a row
+        self._shape = of.seen.shape
         self._dtype: Any = None  # of observations that were looked at and can be stored as they come
         self._row_space = of.obs if isinstance(of.obs, RowSpace) else None
         self._may_be_nan = of.obs.dtype == np.float32 or self._row_space is not None
@@ -77,8 +77,18 @@ class EnvBlock(ABC):
         self._steps: list[Callable[[Any], Any]] = [env.step for env in self.envs]
         self._started = [0] * len(self.envs)  # tick at which the episode began
         self._lost: dict[int, int] = {}  # environments whose episode cannot go on → seed of the next
-        self._choices = choice_slices(of.action)
+        self._first_choices = np.array([choice.start for choice in choice_slices(of.action)], int)  # in a mask
         self._flags_set = True  # by the last step; shared memory may hold those of a worker that died
+        self.use(Rows.alone(len(envs) * agents_per_env, of))
+
+    def use(self, rows: Rows) -> None:
+        """Take actions from these arrays and put results there: a worker shares them."""
+        self.rows = rows
+        self._seen = rows.obs
+        if self.of.mask:  # a mask from elsewhere lies behind what was seen
+            self._seen = rows.obs[:, : math.prod(self._shape)].reshape(-1, *self._shape)
+        has_masks = self._row_space is not None and self._row_space.mask is not None
+        self._masks = self._row_space.mask_of(rows.obs) if self._row_space is not None and has_masks else None
 
     @abstractmethod
     def step(self, actions: Sequence[Any]) -> None:
@@ -202,57 +212,84 @@ class EnvBlock(ABC):
 
     # Values ---------------------------------------------------------------------------------------
     def _numbers(self, obs: np.ndarray) -> np.ndarray:
-        """What of rows of observations may be NaN."""
-        return obs if self._row_space is None else self._row_space.vectors_of(obs)
+        """What of rows of observations may be NaN; the whole of them where all of it is float32."""
+        return self._row_space.vectors_of(obs) if self._row_space is not None and self._row_space.packed else obs
 
-    def _store(self, row: int, obs: Any, info: Any) -> None:
-        if self.of.mask:
-            obs = add_mask(obs, self._mask(row, info))
+    def _store(self, row: int, obs: Any) -> None:
         try:
+            if self._write is not None:
+                self._write(obs, self._seen[row])
+                return
             array = np.asarray(obs) if self._to_row is None else self._to_row(obs)
         except Exception as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             said = f"does not fit its space: {type(error).__name__}: {why}"
             raise EnvError(f"{self._observation(row)} {said}") from error
-        if self._row_space is not None:  # which has looked at every part
-            self.rows.obs[row] = array
-            return
         if array.dtype.kind not in "fiub":
             raise EnvError(f"{self._observation(row)} is not made of real numbers: it is {form_of(obs)}.")
         if array.shape != self._shape:
             said = f"has shape {array.shape}; its observation space says {self._shape}."
             raise EnvError(f"{self._observation(row)} {said}")
-        if self._may_be_nan or array.dtype == np.uint8:
+        if self._seen.dtype == np.float32 or array.dtype == np.uint8:
             self._dtype = array.dtype  # the next of this kind need no second look
         elif not ((array >= 0) & (array <= 255)).all():
             said = f"has {array.dtype} values outside 0 to 255; its space says uint8."
             raise EnvError(f"{self._observation(row)} {said}")
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and that is told
-            self.rows.obs[row] = array
+            self._seen[row] = array
 
-    def _mask(self, row: int, info: Any) -> Any:
-        """Which actions are valid next, where the observation does not say it."""
-        env = row // self.agents_per_env
+    # Masks of valid actions -----------------------------------------------------------------------
+    def _store_masks(self, first_row: int, infos: Sequence[Any]) -> None:
+        """Which actions are valid next, in as many rows as there are infos, where no observation says it."""
+        if not self.of.mask:
+            return
+        assert self._masks is not None
+        stored = self._masks[first_row : first_row + len(infos)]
+        given = self._given_masks(first_row, infos)
+        try:
+            masks = np.array(given)  # in one call: one for each row would take several times as long
+        except (TypeError, ValueError):  # they have several shapes, or none
+            masks = np.empty(0)
+        if masks.shape != stored.shape or masks.dtype.kind not in "fiub":
+            raise self._no_mask(first_row, given)
+        stored[...] = masks.astype(bool)
+
+    def _given_masks(self, first_row: int, infos: Sequence[Any]) -> list[Any]:
         if self.of.mask == "method":
-            try:
-                return self.envs[env].get_wrapper_attr("action_masks")()
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                raise self._raised(env, "action_masks", error) from error
-        if isinstance(info, dict) and MASK in info:
-            return info[MASK]
-        # After the last step nobody acts, and many give no mask; `_check_masks` looks at those who do.
-        assert self._row_space is not None
-        assert self._row_space.mask is not None
-        return np.zeros(self._row_space.mask.space.shape, np.int8)
+            return [self._ask_for_mask(first_row + i) for i in range(len(infos))]
+        try:
+            return [info[MASK] for info in infos]
+        except (KeyError, TypeError):
+            # After the last step nobody acts, and many give no mask; `_check_masks` looks at those who do.
+            assert self._masks is not None
+            missing = np.zeros(self._masks.shape[1:], bool)
+            return [info.get(MASK, missing) if isinstance(info, dict) else missing for info in infos]
+
+    def _ask_for_mask(self, row: int) -> Any:
+        env = row // self.agents_per_env
+        try:
+            return self.envs[env].get_wrapper_attr("action_masks")()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise self._raised(env, "action_masks", error) from error
+
+    def _no_mask(self, first_row: int, given: Sequence[Any]) -> EnvError:
+        """What is wrong with the first that is no mask."""
+        assert self._masks is not None
+        choices = self._masks.shape[1]
+        wrong = next(i for i, mask in enumerate(given) if not _are_numbers(mask, choices))
+        wanted = f"{choices} numbers, 1 where an action is valid"
+        return self._not_a(first_row + wrong, MASK, given[wrong], wanted)
 
     def _check_masks(self) -> None:
         """Every agent that is there has a valid action, in each of its choices."""
-        if self._row_space is None or self._row_space.mask is None:
+        if self._masks is None:
             return
-        mask = self._row_space.mask_of(self.rows.obs) != 0
-        has_choice = np.logical_and.reduce([mask[:, part].any(1) for part in self._choices])
+        is_valid = np.maximum.reduceat(self._masks, self._first_choices, axis=1)  # [rows, choices]
+        if is_valid.all():  # at every step: few calls
+            return
+        has_choice = is_valid.all(1)
         if self.agents_come_and_go:
             has_choice |= ~self.rows.present
         if not has_choice.all():
@@ -262,6 +299,7 @@ class EnvBlock(ABC):
                 "not given, though its episode has not ended. Mark at least one in each choice."
             )
 
+    # Numbers --------------------------------------------------------------------------------------
     def _number(self, row: int, what: str, value: Any) -> float:
         """A reward, if it can be one."""
         if type(value) is float:
@@ -328,8 +366,9 @@ class GymBlock(EnvBlock):
     def step(self, actions: Sequence[Any]) -> None:
         self.tick += 1
         deadline, started = self.tick - self._limit, self._started
-        obs_out, reward_out, shape, plain = self.rows.obs, self.rows.reward, self._shape, self._to_row is None
+        obs_out, reward_out, shape, plain = self._seen, self.rows.reward, self._shape, self._to_row is None
         dtype = self._dtype
+        infos: list[Any] = []
         ended: list[tuple[int, Any, dict[str, Any]]] = []
         info: Any = {}
         for row, (step, action) in enumerate(zip(self._steps, actions, strict=True)):
@@ -338,6 +377,7 @@ class GymBlock(EnvBlock):
             except LostEpisodeError:  # the last observation is still in its place
                 reward_out[row] = 0.0
                 ended.append((row, False, {}))
+                infos.append({} if self._masks is None else {MASK: self._masks[row]})
                 continue
             except KeyboardInterrupt:
                 raise
@@ -360,11 +400,13 @@ class GymBlock(EnvBlock):
             if plain and type(obs) is np.ndarray and obs.shape == shape and obs.dtype is dtype:
                 obs_out[row] = obs
             else:
-                self._store(row, obs, info)
+                self._store(row, obs)
+            infos.append(info)
             if isinstance(info, dict) and info:
                 self.infos.add(row, info)
             if terminated or truncated or started[row] <= deadline:
                 ended.append((row, terminated, info))
+        self._store_masks(0, infos)
         self._clear_ends(bool(ended))
         for row, terminated, info in ended:
             self._end_row(row, bool(terminated), info)
@@ -374,7 +416,8 @@ class GymBlock(EnvBlock):
             self._look_for_success(info)
 
     def _store_first(self, env: int, obs: Any, info: Any) -> None:
-        self._store(env, obs, info)
+        self._store(env, obs)
+        self._store_masks(env, [info])
         if self.tick == 0:
             self._look_for_success(info)
 
@@ -401,6 +444,14 @@ def form_of(value: Any) -> str:
         return "None" if value is None else f"a {name}"
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**12 else "too large"
     return f"a {name} ({text if len(text) < 40 else text[:37] + '...'})"
+
+
+def _are_numbers(value: Any, count: int) -> bool:
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        return False
+    return array.shape == (count,) and array.dtype.kind in "fiub"
 
 
 def _step_of_lost_episode(action: Any) -> Any:

@@ -131,7 +131,8 @@ class ParallelBlock(EnvBlock):
         for agent, row in agents.items():
             seen = obs.get(agent)
             if seen is not None:
-                self._store(row, seen, infos.get(agent) if isinstance(infos, dict) else None)
+                self._store(row, seen)
+                self._store_masks(row, [infos.get(agent) if isinstance(infos, dict) else None])
             elif agent in needed:
                 raise EnvError(f"{self.name}: {where}() gives no observation of {self._place(row)}.")
 

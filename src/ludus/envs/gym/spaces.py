@@ -35,8 +35,9 @@ class Spaces(NamedTuple):
     """What a policy sees of an environment's spaces, and the ways there and back."""
 
     obs: spaces.Box  # of one row: a float32 vector, an image as it is, or several parts (RowSpace)
+    seen: spaces.Box  # what of a row comes from an observation: all of it but a mask that comes from elsewhere
     action: ActionSpace  # of one row: a flat vector, or choices, numbered as the environment numbers them
-    to_row: Callable[[Any], np.ndarray] | None  # an environment's observation → a row; None: it is one
+    to_row: Callable[[Any], np.ndarray] | None  # an environment's observation → a row of `seen`; None: it is one
     to_env: Callable[[np.ndarray], Sequence[Any]]  # [rows, ...] actions → one for each row, as it takes it
     mask: MaskSource = ""
     stacked_frames: int = 1  # as in VecEnv
@@ -50,10 +51,11 @@ def adapt_spaces(
         if not isinstance(space, gym.Space):
             raise ConfigError(f"{name} has no {what} space: it says {type(space).__name__} where a Space belongs.")
     action, to_env = _adapt_action(action_space, name)
-    obs, to_row = _adapt_obs(with_mask(obs_space, choices_of(action)) if mask else obs_space, name, masks)
+    seen, to_row = _adapt_obs(obs_space, name, masks)
+    obs = RowSpace(with_mask(obs_space, choices_of(action))) if mask else seen
     if isinstance(obs, RowSpace) and obs.mask is not None:
         _check_mask(obs.mask.size, action, name)
-    return Spaces(obs, action, to_row, to_env, mask)
+    return Spaces(obs, seen, action, to_row, to_env, mask)
 
 
 def _adapt_obs(space: gym.Space, name: str, masks: bool) -> tuple[spaces.Box, Callable[[Any], np.ndarray] | None]:

@@ -396,7 +396,7 @@ def _die_with_parent() -> None:
 
 def _answer_requests(pipe: connection.Connection, job: "_Job") -> None:
     block = job.recipe.make_block(job.stop_env - job.first_env, job.first_env)
-    block.rows = Rows.over(job.memory, job.num_rows, block.of).part(job.rows)
+    block.use(Rows.over(job.memory, job.num_rows, block.of).part(job.rows))
     pipe.send_bytes(_DONE)
     known_names: list[str] = []  # to the trainer, of the numbers in infos
     while True:
