@@ -280,6 +280,7 @@ def beside(seen: gym.Space, *masks: Any) -> GymBlock:
 def test_a_mask_beside_an_observation_lies_in_the_row_as_one_inside_it(name: str) -> None:
     masks = [np.array([0, 1, 0], np.int8), [2.5, 0, -1], np.array([False, True, True])]
     block = beside(BESIDE[name], *masks)
+    assert isinstance(block.of.obs, RowSpace)
     block.reset(0)
     for _ in range(2):  # the second step knows the type of what it stores
         expected = [block.of.obs.to_row(add_mask(env.shown, env.mask)) for env in block.envs]
