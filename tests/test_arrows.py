@@ -57,16 +57,20 @@ MAP = {
     "motion_viewing": "envs errors show",
     "runs": "algorithms.registry config config_files envs errors files measuring policies presets provenance "
     "ranks rewards saved_run settings show stages training trust viewing",
-    "seed_processes": "children envs errors files runs show training",
+    "placing": "children envs errors",
+    "seed_processes": "errors files placing runs show training",
     "experiment": "config envs errors files provenance ranges runs saved_run seed_processes show stages training",
+    "sweeping": "comparing config envs errors experiment files placing presets provenance ranges "
+    "runs saved_run seed_processes setting_names settings show stages training trust",
     "run": "config envs errors experiment export filming policies ranges rewards runs saved_run show training",
     "commands": "algorithms.registry algorithms.summaries comparing config config_files data declared envs errors "
     "experiment export files filming listing measuring motion_viewing presets ranges recording rewards runs "
-    "saved_run scaffold setting_names settings show stages training.run_facts training.run_folder "
+    "saved_run scaffold setting_names settings show stages sweeping training.run_facts training.run_folder "
     "training.standing trust",
     "cli": "children commands errors version",  # of the verbs their names: it imports the file of the one in use
     "__main__": "cli",
-    "__init__": "algorithms.registry comparing gymnasium_ids listing nn run runs saved_run training version",
+    "__init__": "algorithms.registry comparing gymnasium_ids listing nn run runs saved_run sweeping training "
+    "version",
 }
 
 # Arrows that close a circle for types alone: nothing is imported when the program runs.

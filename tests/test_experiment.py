@@ -16,10 +16,11 @@ import psutil
 import pytest
 
 import ludus
-from ludus import seed_processes
+from ludus import placing
 from ludus.envs import available_cores
 from ludus.errors import ConfigError
 from ludus.experiment import Outcome, resume_seeds, seeds_of, train_seeds
+from ludus.placing import Here
 from ludus.presets import find_preset
 from ludus.ranges import read_seeds
 from ludus.runs import create_run
@@ -276,7 +277,7 @@ def pool_of(*seeds: tuple[str, float, float | None], at_once: int = 2) -> Pool:
     made = []
     for number, (state, seconds, eta) in enumerate(seeds):
         made.append(Seed(number, Path(f"seed_{number}"), state, seconds=seconds, eta=eta))  # type: ignore[arg-type]
-    return Pool(made, at_once, [])
+    return Pool(made, at_once)
 
 
 def test_the_time_left_counts_those_that_wait() -> None:
@@ -297,10 +298,8 @@ def test_a_seed_waits_for_memory_that_it_would_not_find() -> None:
 
 
 def test_at_once_are_at_most_as_many_as_there_are_cores(tmp_path: Path) -> None:
-    from ludus.seed_processes import most_at_once
-
-    assert most_at_once(1) == 1
-    assert most_at_once(10_000) == available_cores()
+    assert Here().most_at_once(1) == available_cores()
+    assert Here().most_at_once(10_000) == 1
 
 
 # What is shown ------------------------------------------------------------------------------------------
@@ -396,10 +395,10 @@ def test_the_exit_code_says_whether_a_resume_would_go_on(tmp_path: Path) -> None
 
 def ended(folder: Path, command: str, stop_at: int = 0, interrupted: bool = False) -> Seed:
     """A seed whose process was this command of the shell."""
-    seed = Seed(0, folder, "training", process=subprocess.Popen(["sh", "-c", command]))
+    seed = Seed(0, folder, "training", stop_at=stop_at, process=subprocess.Popen(["sh", "-c", command]))
     assert seed.process is not None
     seed.process.wait()
-    seed.look(stop_at, interrupted)
+    seed.look(interrupted)
     return seed
 
 
@@ -531,7 +530,7 @@ def test_a_seed_whose_log_is_no_file_fails_alone(tmp_path: Path) -> None:
     (tmp_path / "seed_1.log").symlink_to(tmp_path / "own")
     for number, reason in enumerate(("is a named pipe, not a file", "cannot be written: it is a link")):
         seed = Seed(number, tmp_path / f"seed_{number}")
-        seed.start([])
+        seed.start(Here())
         assert (seed.state, seed.process) == ("failed", None)
         assert reason in seed.why
     assert not (tmp_path / "own").exists()
@@ -543,9 +542,9 @@ def test_what_a_process_of_before_took_says_nothing_about_the_next(
     rows = tmp_path / "metrics.jsonl"
     row = '{{"step": {}, "system/memory_mb": 9, "system/gpu_memory_reserved_mb": 8}}\n'
     rows.write_text(row.format(1) + row.format(2))
-    monkeypatch.setattr(seed_processes, "start_command", lambda words, log: None)
+    monkeypatch.setattr(placing, "start_command", lambda words, log, launcher: None)
     seed = Seed(0, tmp_path)
-    seed.start([])
+    seed.start(Here())
     assert (seed.step, seed.memory_mb, seed.gpu_memory_mb) == (2, 0, 0)
     rows.write_text(row.format(1))  # a resume goes back to its checkpoint
     seed.read_rows()

@@ -26,6 +26,7 @@ from ludus.commands import COMMANDS
 from ludus.config_files import load_shared_config
 from ludus.presets import find_preset
 from ludus.show.console import Console
+from ludus.sweeping import driving
 from page_blocks import PAGES, ROOT, Block, blocks, commands
 from pages import figures
 
@@ -169,6 +170,8 @@ def only_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tyro, "cli", cli)
     monkeypatch.setattr(runs, "train", _stopping(runs.train))
     monkeypatch.setattr(experiment, "train_seeds", _stopping(experiment.train_seeds))
+    monkeypatch.setattr(driving, "start_sweep", _stopping(driving.start_sweep))
+    monkeypatch.setattr(driving, "resume_sweep", _stopping(driving.resume_sweep))
 
 
 def _stopping(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ludus.run import Experiment, Run, resume, train
     from ludus.runs import make_env
     from ludus.saved_run import load
+    from ludus.sweeping.face import Sweep, sweep
     from ludus.training.callbacks import Callback
 
 # Where each name comes from. It is imported when it is first used: torch alone takes seconds, and the command has
@@ -31,6 +32,7 @@ _HOMES = {
     "Comparison": "ludus.comparing.face",
     "Experiment": "ludus.run",
     "Run": "ludus.run",
+    "Sweep": "ludus.sweeping.face",
     "compare": "ludus.comparing.face",
     "RunSummary": "ludus.listing",
     "list_runs": "ludus.listing",
@@ -39,6 +41,7 @@ _HOMES = {
     "nn": "ludus.nn",
     "register_algorithm": "ludus.algorithms.registry",
     "resume": "ludus.run",
+    "sweep": "ludus.sweeping.face",
     "train": "ludus.run",
 }
 
@@ -51,6 +54,7 @@ __all__ = [
     "Experiment",
     "Run",
     "RunSummary",
+    "Sweep",
     "__version__",
     "compare",
     "list_runs",
@@ -59,6 +63,7 @@ __all__ = [
     "nn",
     "register_algorithm",
     "resume",
+    "sweep",
     "train",
 ]
 

@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG = 1  # of Linux' prctl
 _LOOK_S = 0.5
 
 
-def start_command(words: Sequence[object], log: Path) -> "subprocess.Popen[bytes]":
+def start_command(words: Sequence[object], log: Path, launcher: Sequence[str] = ()) -> "subprocess.Popen[bytes]":
     """`start_process`; what it prints is appended to the log."""
     try:
         written = open_to_append(log)
@@ -26,22 +26,31 @@ def start_command(words: Sequence[object], log: Path) -> "subprocess.Popen[bytes
         reason = "it is a link" if log.is_symlink() else error.strerror
         raise ConfigError(f"{log} cannot be written: {reason}. Move it away, or make it writable.") from error
     with written:
-        return start_process(words, written.fileno(), written.fileno())
+        return start_process(words, written.fileno(), written.fileno(), launcher=launcher)
 
 
 def start_process(
-    words: Sequence[object], stdout: int | None, stderr: int, keep: Sequence[int] = (), **variables: str
+    words: Sequence[object],
+    stdout: int | None,
+    stderr: int,
+    keep: Sequence[int] = (),
+    launcher: Sequence[str] = (),
+    **variables: str,
 ) -> "subprocess.Popen[bytes]":
     """`ludus words…` in a process that ends with this one.
 
     It finds the modules that this program finds. A Ctrl-C in the terminal reaches this process alone. `keep` are
-    file descriptors that stay open there, `variables` what it has besides in its environment.
+    file descriptors that stay open there, `variables` what it has besides in its environment. `launcher` are the
+    first words of a command that starts it, perhaps elsewhere (srun …): then that command ends with this process.
     """
     path = os.pathsep.join(place for place in sys.path if place)
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", _PARENT: str(os.getpid())}
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    if not launcher:
+        environment[_PARENT] = str(os.getpid())
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "ludus", *map(str, words)],
+        [*launcher, sys.executable, "-P", "-m", "ludus", *map(str, words)],
         env=environment | variables,
+        preexec_fn=_die_politely if launcher and sys.platform == "linux" else None,
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
@@ -61,6 +70,11 @@ def end_with_parent() -> None:
         threading.Thread(target=_watch, args=(int(parent),), daemon=True).start()
     if os.getppid() != int(parent):  # it has ended before the system was asked
         os._exit(1)
+
+
+def _die_politely() -> None:
+    """A launcher is told to stop, and passes it on; killed, it would leave its process behind."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _watch(parent: int) -> None:

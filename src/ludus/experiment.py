@@ -9,10 +9,11 @@ import os
 import shlex
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ludus.config import TrainConfig
@@ -25,7 +26,7 @@ from ludus.provenance import differences, facts_of
 from ludus.ranges import LARGEST_SEED
 from ludus.runs import create_run, is_finished, new_folder, reached_its_end, refuse_taken, whole_config
 from ludus.saved_run import run_folder, trusted_config
-from ludus.seed_processes import Pool, Seed, most_at_once
+from ludus.seed_processes import Pool, Seed
 from ludus.show.results import Measurement, read_measurements
 from ludus.show.seeds import SeedLine, SeedsView, summary_lines
 from ludus.show.text import duration, evaluation_line
@@ -104,7 +105,7 @@ def train_seeds(
     with ExitStack() as held:
         new = new_folder(told, labels.name, f"{len(seeds)}-seeds")
         folder = Path(run_dir) if run_dir else held.enter_context(new)
-        _create(folder, preset, config, seeds, labels)
+        create_experiment(folder, preset, config, seeds, labels)
         title = f"{told}, {_count(len(seeds))} → {folder}"
         outcome = _run(folder, title, seeds, config, [], stop_at, at_once, quiet)
         if outcome.refused:
@@ -172,10 +173,10 @@ def _run(
             seed.read_rows()
             if seed.number not in unfinished:
                 seed.state, seed.reached = "finished" if reached_its_end(seed.folder) else "stopped", True
-        all_options = [*options, "--trust", *(["--stop-at", stop_at] if stop_at else [])]  # the caller trusts them
+            seed.options, seed.stop_at = [*options, "--trust"], stop_at  # the caller trusts them
         waiting = sum(seed.state == "waiting" for seed in seeds)
-        on_gpu = config.device != "cpu"
-        pool = Pool(seeds, at_once or most_at_once(waiting, config.procs), all_options, stop_at, on_gpu)
+        pool = Pool(seeds, at_once, on_gpu=config.device != "cpu")
+        pool.at_once = at_once or min(waiting, pool.placer.most_at_once(config.procs))
         view.plan([f"{min(pool.at_once, waiting)} at once; what each prints: {folder}/seed_N.log"])
 
         def tell() -> None:
@@ -196,8 +197,18 @@ def _run(
 
 
 # The folder -------------------------------------------------------------------------------------
-def _create(folder: Path, preset: str, config: TrainConfig, seeds: Sequence[int], labels: Labels) -> None:
-    """The runs and the file that describes the experiment, all in one step: a kill leaves all of it or nothing."""
+def create_experiment(
+    folder: Path,
+    preset: str,
+    config: TrainConfig,
+    seeds: Sequence[int],
+    labels: Labels = Labels(),  # noqa: B008 (it cannot be changed)
+    also: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """The runs and the file that describes the experiment, all in one step: a kill leaves all of it or nothing.
+
+    `also`: other files of the folder, by their names.
+    """
     _refuse_taken(folder)
     facts, aside = labels._replace(name="").facts() | facts_of(preset, config), temporary_beside(folder)
     try:
@@ -212,7 +223,8 @@ def _create(folder: Path, preset: str, config: TrainConfig, seeds: Sequence[int]
             | labels.facts()
             | {name: facts[name] for name in ("started", "command", "commit", "changed", "hardware", "versions")}
         )
-        write_whole(aside / EXPERIMENT, json.dumps(described, indent=1))
+        for name, text in {**also, EXPERIMENT: json.dumps(described, indent=1)}.items():
+            write_whole(aside / name, text)
         aside.rename(folder)
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror}. Choose another --run-dir.") from error

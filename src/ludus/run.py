@@ -27,6 +27,7 @@ from ludus.show.jsonl import read_metrics
 from ludus.training.address import read_address
 from ludus.training.callbacks import Callback
 from ludus.training.run_facts import labels_in, make_labels, read_facts, relabel
+from ludus.training.run_folder import is_sweep
 
 Environment = str | type | Callable[..., Any] | gym.Env | VectorEnv | VecEnv
 """What can be trained in: a name, or an object that is an environment or makes one."""
@@ -136,6 +137,8 @@ def resume(
     """
     if env is not None:
         _hand_over(run_folder(run), env)
+    if is_sweep(run):
+        raise ConfigError(f"{run} is a sweep. Go on with: ludus.Sweep({str(run)!r}).resume()")
     if is_experiment(run):
         raise ConfigError(f"{run} holds several seeds. Go on with: ludus.Experiment({str(run)!r}).resume()")
     return Run(runs.resume(run, callbacks, _silent(console, quiet), overrides, trust, _whole(stop_at)))

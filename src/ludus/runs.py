@@ -503,14 +503,19 @@ def refuse_taken(folder: Path) -> None:
 def create_run(folder: Path, config: TrainConfig, facts: dict[str, Any]) -> None:
     """The mark and the configuration first: with these alone, a run that was killed here goes on."""
     try:
-        text = yaml.dump(to_dict(config), Dumper=PlainDumper, sort_keys=False)
-        persistently(lambda: mark_as_ours(folder, config))
-        persistently(lambda: write_whole(folder / CONFIG, text))
+        write_config(folder, config)
         put_facts(folder, facts)
     except OSError as error:
         raise ConfigError(
             f"The run folder {folder} cannot be written: {error.strerror}. Choose another with --run-dir."
         ) from error
+
+
+def write_config(folder: Path, config: TrainConfig) -> None:
+    """A configuration, and the mark that this user trains it here: `trusted_config` reads both."""
+    text = yaml.dump(to_dict(config), Dumper=PlainDumper, sort_keys=False)
+    persistently(lambda: mark_as_ours(folder, config))
+    persistently(lambda: write_whole(folder / CONFIG, text))
 
 
 def _clear_leftovers(folder: Path) -> None:

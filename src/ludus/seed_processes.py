@@ -17,10 +17,9 @@ from typing import Literal
 
 import psutil
 
-from ludus.children import start_command
-from ludus.envs import available_cores
 from ludus.errors import LudusError, plain_text
 from ludus.files import open_regular
+from ludus.placing import Here, Placed, Placer
 from ludus.runs import reached_its_end, stopped_as_asked
 from ludus.show.jsonl import parse_row
 from ludus.show.machine import free_gpu_mb
@@ -44,6 +43,8 @@ class Seed:
     number: int
     folder: Path
     state: State = "waiting"
+    options: Sequence[object] = ()  # of `ludus resume`
+    stop_at: int = 0  # the step where it stops; 0: at its end
     step: int = 0
     goal: int = 0  # the step at which its training ends; 0: not known yet
     eta: float | None = None  # in seconds
@@ -55,7 +56,7 @@ class Seed:
     refused: bool = False  # in a sentence: there is no stack trace to keep
     memory_mb: float = 0.0
     gpu_memory_mb: float = 0.0
-    process: "subprocess.Popen[bytes] | None" = None
+    process: Placed | None = None
     tries: int = 0  # to train it
     _read: int = 0  # bytes of its metrics.jsonl
     _started: float = 0.0
@@ -72,30 +73,31 @@ class Seed:
             return 1.0
         return min(1.0, max(0.0, self.step / self.goal)) if self.goal else 0.0
 
-    def start(self, options: Sequence[object]) -> None:
+    def start(self, placer: Placer) -> None:
         self.read_rows()  # of before
         self.state, self._started, self.began = "training", time.monotonic(), False
         self.why, self.killed, self.refused = "", False, False
         self.memory_mb = self.gpu_memory_mb = 0.0  # what its new process takes is not known yet
         self.tries += 1
+        stop = ["--stop-at", self.stop_at] if self.stop_at else []
         try:
-            self.process = start_command(["resume", self.folder, *options], self.log)
+            self.process = placer.start(["resume", self.folder, *self.options, *stop], self.log)
         except LudusError as error:  # the others go on
             self.state, self.why, self.refused = "failed", str(error), True
 
-    def look(self, stop_at: int, interrupted: bool = False) -> None:
+    def look(self, interrupted: bool = False) -> None:
         """Read what its training has written since, and notice its end; `interrupted`: it was asked to end."""
         assert self.process is not None
         code = self.process.poll()
         self.seconds = time.monotonic() - self._started
         self.read_rows()
         if code is not None:
-            self._end(code, stop_at, interrupted)
+            self._end(code, interrupted)
 
-    def _end(self, code: int, stop_at: int, interrupted: bool) -> None:
+    def _end(self, code: int, interrupted: bool) -> None:
         self.process = None
         # After a failure `final` may be that of a shorter training, which this one was to extend.
-        self.reached = code == 0 or stopped_as_asked(self.folder, stop_at)
+        self.reached = code == 0 or stopped_as_asked(self.folder, self.stop_at)
         ended_early = interrupted and code == -signal.SIGTERM  # before it could catch the signal
         if code == 0 and reached_its_end(self.folder):
             self.state = "finished"
@@ -148,9 +150,9 @@ class Pool:
 
     seeds: list[Seed]
     at_once: int
-    options: Sequence[object]  # of `ludus resume`
-    stop_at: int = 0
     on_gpu: bool = False
+    placer: Placer = field(default_factory=Here)
+    alike: bool = True  # all have the same settings: what one of them refuses, all would
     interrupted: bool = False
 
     @property
@@ -174,20 +176,26 @@ class Pool:
             ends = sorted((ends[0] + whole, *ends[1:]))
         return ends[-1]
 
-    def run(self, tell: Callable[[], None], announce: Callable[[str], None]) -> None:
-        """Until all have ended. `tell` is called after every look at them."""
+    def run(
+        self,
+        tell: Callable[[], None],
+        announce: Callable[[str], None],
+        refill: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Until all have ended. `tell` is called after every look at them; `refill` before, and may add more."""
         try:
             with Interrupt(announce) as interrupt:
+                refill()
                 while self.running or (self.waiting and not self.interrupted):
                     if interrupt.requested and not self.interrupted:
-                        self.interrupted = True
-                        self._send(signal.SIGTERM)
+                        self.interrupt()
                     self._start_more()
                     time.sleep(_LOOK_S)
                     for seed in self.running:
-                        seed.look(self.stop_at, self.interrupted)
+                        seed.look(self.interrupted)
                     self._reconsider()
                     tell()
+                    refill()
         except KeyboardInterrupt:  # the second: they save what is new and leave at once, too
             self._send(signal.SIGTERM)
             self._wait()
@@ -195,13 +203,18 @@ class Pool:
         finally:
             self._send(signal.SIGKILL)  # only where something broke here
 
+    def interrupt(self) -> None:
+        """Let all save and stop; none begins any more."""
+        self.interrupted = True
+        self._send(signal.SIGTERM)
+
     def _start_more(self) -> None:
         while not self.interrupted and self.waiting and len(self.running) < self.at_once and self._has_room():
-            self.waiting[0].start(self.options)
+            self.waiting[0].start(self.placer)
 
     def _has_room(self) -> bool:
         """Whether the memory of host and GPU suffices for one more; the first shows how much that is."""
-        if not self.running:
+        if not self.running or not self.placer.on_this_machine:
             return True
         if not all(seed.memory_mb for seed in self.running):
             return not self.on_gpu and psutil.virtual_memory().available > psutil.virtual_memory().total / 2
@@ -215,6 +228,8 @@ class Pool:
 
         A mistake in the settings is the same for every seed: those that wait do not repeat it.
         """
+        if not self.alike:
+            return
         refused = [s for s in self.seeds if s.state == "failed" and not s.began and not s.killed]
         for seed in refused:
             if self.running and seed.tries == 1 and not self.interrupted:
@@ -234,8 +249,3 @@ class Pool:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 assert seed.process is not None
                 seed.process.wait(max(0.0, until - time.monotonic()))
-
-
-def most_at_once(seeds: int, procs: int = 1) -> int:
-    """One process a core: it simulates on all of them, but learns and acts on one. A seed may have several."""
-    return max(1, min(seeds, available_cores() // procs))

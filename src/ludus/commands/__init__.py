@@ -19,6 +19,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "train": Command("training", "PRESET|gym:ID|…", "train a policy", "ludus train kuka-pick-place"),
     "resume": Command("training", "RUN", "go on with a run", "ludus resume runs/…/…"),
+    "sweep": Command("sweep", "PRESET|FOLDER", "search for better settings"),
     "runs": Command("listing", "[FOLDER]|tag|note", "what runs there are", "ludus runs --state running"),
     "eval": Command("runs", "RUN", "measure its policy", "ludus eval RUN --episodes 200"),
     "play": Command("runs", "RUN", "watch it in the browser"),

@@ -52,6 +52,9 @@ Prints a script that completes verbs, presets, runs and flags. Once:
 _ALWAYS = ("--quiet", "--debug", "--help")
 _OF_TRAIN = ("--algo", "--config", "--run-dir", "--name", "--tags", "--note", "--seeds", "--at-once", "--stop-at",
              "--trust", "--from", "--help-all", *_ALWAYS)  # fmt: skip
+_OF_SWEEP = ("--param", "--trials", "--rungs", "--eta", "--metric", "--direction", "--sampler", "--sampler-seed",
+             "--confirm", "--confirm-seeds", "--hours", "--jobs", "--launcher")  # fmt: skip
+_SWEEP_WORDS = {"--sampler": ("tpe", "random"), "--direction": ("max", "min")}
 _CHECKPOINTS = ("best", "final", "newest")
 _MOST_RUNS = 200
 
@@ -96,6 +99,8 @@ def _choices(verb: str, before: list[str], started: str) -> Iterable[str]:
     last = before[-1] if before else ""
     if verb == "train":
         return _train_choices(before, last, started)
+    if verb == "sweep":
+        return _sweep_choices(before, last, started)
     if last in ("--run", "--from") or (verb == "runs" and before in (["tag"], ["note"])):
         return _runs(started)
     if verb == "runs" and last in ("--state", "--sort"):
@@ -133,6 +138,20 @@ def _train_choices(before: list[str], last: str, started: str) -> Iterable[str]:
     if chosen := _settings(preset, algo).get(last) if last.startswith("--") else None:
         return chosen
     return () if preset or last.startswith("--") else _environments(started)
+
+
+def _sweep_choices(before: list[str], last: str, started: str) -> Iterable[str]:
+    """As of `train`; a setting that is searched goes on with =."""
+    if last == "--param":
+        preset = next((word for word in before if word in preset_summaries() or ":" in word), "")
+        names = [flag.removeprefix("--").replace("-", "_") for flag in _settings(preset, "")]
+        return [f"{name}=" for name in names if "." in name and ".no_" not in name]
+    if last in _SWEEP_WORDS:
+        return _SWEEP_WORDS[last]
+    words = _train_choices(before, last, started)
+    if started.startswith("-"):
+        return [*words, *_OF_SWEEP]
+    return [*words, *_folders(started)] if not before else words
 
 
 def _environments(started: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from ludus.config import TrainConfig
 
 # Whose value may be named like a preset.
-_TAKES_TEXT = ("--run-dir", "--config", "--algo", "--data", "--from", "--name", "--tags", "--note")
+TAKES_TEXT = ("--run-dir", "--config", "--algo", "--data", "--from", "--name", "--tags", "--note")
 _EXIT_INTERRUPTED = 75  # "temporary failure": the run was saved and can be resumed
 
 
 def train(arguments: list[str]) -> None:
-    name, rest = _split_preset(arguments)
+    name, rest = split_preset(arguments)
     if not name:
         print("usage: ludus train PRESET|gym:ID|… [settings] [--run-dir DIR] [--config FILE]\n\nPresets:")
         print(presets_text())
@@ -35,11 +36,11 @@ def train(arguments: list[str]) -> None:
     _train(name, rest)
 
 
-def _split_preset(arguments: list[str]) -> tuple[str, list[str]]:
+def split_preset(arguments: list[str], takes_text: Sequence[str] = TAKES_TEXT) -> tuple[str, list[str]]:
     """The preset, wherever it stands among the flags, and the rest; empty where there is none."""
     words = [i for i, word in enumerate(arguments) if not word.startswith("-")]
     alone = [i for i in words if i == 0 or not arguments[i - 1].startswith("-") or "=" in arguments[i - 1]]
-    known = [i for i in words if is_preset(arguments[i]) and (i == 0 or arguments[i - 1] not in _TAKES_TEXT)]
+    known = [i for i in words if is_preset(arguments[i]) and (i == 0 or arguments[i - 1] not in takes_text)]
     places = [i for i in alone if i in (0, *known)] or known or alone
     if not places:
         return "", arguments
@@ -51,8 +52,6 @@ def is_preset(word: str) -> bool:
 
 
 def _train(name: str, rest: list[str]) -> None:
-    rest, algo = take_option(rest, "--algo")
-    rest, file = take_option(rest, "--config")
     rest, run_dir = take_option(rest, "--run-dir")
     rest, stop_at = take_number(rest, "--stop-at")
     rest, run_name = take_option(rest, "--name")
@@ -62,6 +61,24 @@ def _train(name: str, rest: list[str]) -> None:
     rest, at_once = take_number(rest, "--at-once")
     rest, seeds = take_option(rest, "--seeds")
     chosen = None if seeds is None else read_seeds(seeds)
+    config, given = read_settings(name, rest, "train")
+    if chosen is not None:
+        if "seed" in given:
+            raise ConfigError("--seed and --seeds both say with which seed to train: give one of them.")
+        from ludus.experiment import train_seeds
+
+        outcome = train_seeds(name, chosen, run_dir, config, stop_at=stop_at, at_once=at_once, labels=labels)
+        sys.exit(outcome.exit_code)
+    from ludus.runs import train as train_preset
+
+    folder = train_preset(name, run_dir=run_dir, config=config, stop_at=stop_at, labels=labels)
+    _exit_if_incomplete(folder, stop_at)
+
+
+def read_settings(name: str, rest: list[str], verb: str) -> tuple["TrainConfig", list[str]]:
+    """What a preset and all flags about its settings stand for; and the names of the settings that were given."""
+    rest, algo = take_option(rest, "--algo")
+    rest, file = take_option(rest, "--config")
     rest, trust = take_flag(rest, "--trust")
     rest, help_all = take_flag(rest, "--help-all")
     base = _base(name, algo or "", Path(file) if file is not None else None, rest, trust)
@@ -81,7 +98,7 @@ def _train(name: str, rest: list[str]) -> None:
         registry=_registry(),
         default=_with_kwargs(base, {}),
         args=flags,
-        prog=f"ludus train {name}",
+        prog=f"ludus {verb} {name}",
         description=(
             f"{find_preset(name).summary} Another --algo ({', '.join(algorithm_summaries())}) brings settings and "
             "defaults of its own. Also: --config FILE (settings from a YAML file, before the flags), --trust "
@@ -92,18 +109,7 @@ def _train(name: str, rest: list[str]) -> None:
         ),
     )
     config = settle(config, given)
-    config = _with_kwargs(config, kwargs | _kwargs_of(config))
-    if chosen is not None:
-        if "seed" in given:
-            raise ConfigError("--seed and --seeds both say with which seed to train: give one of them.")
-        from ludus.experiment import train_seeds
-
-        outcome = train_seeds(name, chosen, run_dir, config, stop_at=stop_at, at_once=at_once, labels=labels)
-        sys.exit(outcome.exit_code)
-    from ludus.runs import train as train_preset
-
-    folder = train_preset(name, run_dir=run_dir, config=config, stop_at=stop_at, labels=labels)
-    _exit_if_incomplete(folder, stop_at)
+    return _with_kwargs(config, kwargs | _kwargs_of(config)), given
 
 
 def _base(name: str, algo: str, file: Path | None, words: list[str], trust: bool) -> "TrainConfig":
@@ -191,14 +197,14 @@ def resume(arguments: list[str]) -> None:
         at_once: int = 0,
         trust: Annotated[bool, Flag] = False,
     ) -> tuple[Path, int, int, str, int, bool]:
-        """Go on with a run, exactly where it was; with several seeds, with each that is not finished.
+        """Go on with a run, exactly where it was; with several seeds or a sweep, with all that is not finished.
 
         Args:
-            run: Folder of the run, or of seeds; RUN@100000 or RUN@best goes back and sets aside what came later.
+            run: Folder of a run, seeds or sweep; RUN@100000 or RUN@best goes back and sets aside what came later.
             total_steps: Train to this many steps instead of those planned.
             stop_at: Save and stop at the first iteration that reaches this step; schedules stay as planned.
             device: Go on here instead: cpu or cuda. All is kept but the random streams, which begin anew.
-            at_once: Of several seeds, how many at once; by default one a core, if memory suffices.
+            at_once: Of several runs, how many at once; by default one a core, if memory suffices.
             trust: Import the code that the run names, though you did not train it on this machine.
         """
         return run, total_steps, stop_at, device, at_once, trust
@@ -206,7 +212,16 @@ def resume(arguments: list[str]) -> None:
     run, total_steps, stop_at, device, at_once, trust = call(arguments_of, arguments, "ludus resume")
     from ludus.experiment import is_experiment, resume_seeds
     from ludus.runs import resume as resume_run
+    from ludus.training.run_folder import is_sweep
 
+    if is_sweep(run):
+        from ludus.sweeping.driving import Means, resume_sweep
+
+        if total_steps or stop_at or device:
+            raise ConfigError(
+                f"A sweep goes on as it was planned; 'ludus sweep {run} --trials N' gives it more trials."
+            )
+        sys.exit(resume_sweep(run, Means(at_once, trust=trust)).exit_code)
     if is_experiment(run):
         sys.exit(resume_seeds(run, total_steps, stop_at, device, trust, at_once).exit_code)
 

@@ -30,7 +30,7 @@ def comparison_page(numbers: Numbers) -> str:
         _tiles(numbers),
         _warnings(numbers),
         _curves(numbers),
-        *(_figure(numbers, figure) for figure in numbers.figures),
+        *(figure_html(numbers, figure) for figure in numbers.figures),
         _pairs(numbers),
         _reached(numbers),
         _settings(numbers),
@@ -72,7 +72,7 @@ def _warnings(numbers: Numbers) -> str:
 
 
 # Tables -------------------------------------------------------------------------------------------
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], style: str = "tight") -> str:
+def table_html(head: Sequence[str], rows: Sequence[Sequence[str]], style: str = "tight") -> str:
     """Cells are HTML already."""
     top = "".join(f"<th>{cell}</th>" for cell in head)
     lines = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
@@ -90,7 +90,7 @@ def _look(place: int, dashed: str = "dashed") -> str:
     return dashed if place // COLOURS % 2 else ""
 
 
-def _figure(numbers: Numbers, figure: Figure) -> str:
+def figure_html(numbers: Numbers, figure: Figure) -> str:
     has_iqm = any(own.iqm is not None for own in figure.summaries)
     several = len(numbers.groups) > 1
     head = ["", "n", "mean (95 % interval)", *(["IQM (95 % interval)"] * has_iqm), "worst seed"]
@@ -112,7 +112,7 @@ def _figure(numbers: Numbers, figure: Figure) -> str:
         f'<h2>{safe(figure.title)}</h2><p class="hint above">{safe(numbers.label)}, {safe(figure.about)}</p>'
     )
     note = f'<p class="hint">{safe(hint)}.</p>' if figure is numbers.figures[-1] else ""
-    return f"{head_line}{_table(head, rows)}{note}"
+    return f"{head_line}{table_html(head, rows)}{note}"
 
 
 def _worst(numbers: Numbers, group: Group, own: Summary) -> str:
@@ -133,7 +133,7 @@ def _pairs(numbers: Numbers) -> str:
          for j, other in enumerate(summaries))]
         for i, own in enumerate(summaries)
     ]  # fmt: skip
-    return f"<h2>Probability of being better</h2>{_table(head, rows)}"
+    return f"<h2>Probability of being better</h2>{table_html(head, rows)}"
 
 
 def _reached(numbers: Numbers) -> str:
@@ -145,7 +145,7 @@ def _reached(numbers: Numbers) -> str:
         for place, (group, reached) in enumerate(zip(numbers.groups, numbers.reached, strict=True))
     ]  # fmt: skip
     title = f"Until {numbers.label} {numbers.show_threshold()} is reached"
-    table = _table(["", "seeds that reach it", f"median {numbers.unit}", "median training time"], rows)
+    table = table_html(["", "seeds that reach it", f"median {numbers.unit}", "median training time"], rows)
     hint = '<p class="hint">Seeds that never reach it count as the slowest. --threshold sets another.</p>'
     return f"<h2>{safe(title)}</h2>{table}{hint}"
 
@@ -161,7 +161,7 @@ def _settings(numbers: Numbers) -> str:
         [safe(name[:200]), *(safe(told_value(values[place])) for place, _ in shown)]
         for name, values in numbers.settings.items()
     ]
-    return f"<h2>Settings that differ</h2>{_table(head, rows, 'tight wraps')}"
+    return f"<h2>Settings that differ</h2>{table_html(head, rows, 'tight wraps')}"
 
 
 def _runs(numbers: Numbers) -> str:
@@ -175,7 +175,7 @@ def _runs(numbers: Numbers) -> str:
             state = "finished" if run.finished else "unfinished"
             facts = [f"{run.step:,}", text.duration(run.seconds), state, safe(run.version or text.MISSING)]
             rows.append([safe(run.path), _key(i, group), safe(run.seed), *told, *facts])
-    return f'<details class="card"><summary>All runs</summary>{_table(head, rows)}</details>'
+    return f'<details class="card"><summary>All runs</summary>{table_html(head, rows)}</details>'
 
 
 # Curves -------------------------------------------------------------------------------------------

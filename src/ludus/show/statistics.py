@@ -33,6 +33,23 @@ def mean(values: Sequence[float]) -> Estimate:
     return Estimate(middle, middle - half, middle + half)
 
 
+def difference(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
+    """Of the means, with Welch's t interval: either side may have a spread of its own."""
+    values = math.fsum(ours) / len(ours) - math.fsum(theirs) / len(theirs)
+    if len(ours) < 2 or len(theirs) < 2:
+        return Estimate(values)
+    parts = []  # of the variance of the difference
+    for side in (ours, theirs):
+        middle = math.fsum(side) / len(side)
+        parts.append(math.fsum((v - middle) ** 2 for v in side) / (len(side) - 1) / len(side))
+    if not sum(parts):
+        return Estimate(values, values, values)
+    counts = (len(ours), len(theirs))
+    freedom = sum(parts) ** 2 / sum(part**2 / (n - 1) for part, n in zip(parts, counts, strict=True))
+    half = t_quantile(0.975, freedom) * math.sqrt(sum(parts))
+    return Estimate(values, values - half, values + half)
+
+
 def interquartile_mean(values: Sequence[float]) -> Estimate:
     """The mean of the middle half, with the t interval of a trimmed mean (Tukey and McLaughlin 1963).
 

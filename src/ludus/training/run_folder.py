@@ -24,6 +24,7 @@ EPISODES = "episodes.jsonl"
 RESULTS = "results.json"
 STANDING = "standing.json"
 EXPERIMENT = "experiment.json"  # in a folder of runs
+SWEEP = "sweep.json"  # in a folder of trials
 RECORDS = (CONFIG, "run.json", "trust.json", "metrics.jsonl", "evaluation.json", EPISODES, RESULTS, STANDING,
            "R_loss.f32")  # fmt: skip
 _FOLDERS = (CHECKPOINTS, SET_ASIDE, "tb", "tb/by_batch", "wandb", "nan_dump")
@@ -34,6 +35,11 @@ CHECKPOINT_NAME = re.compile(r"step_[0-9]{1,18}")
 _POINTER_BYTES = 200
 # What file systems without symbolic links answer.
 _NO_LINKS = (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+def is_sweep(folder: str | os.PathLike[str]) -> bool:
+    """Whether it holds trials, and not a run."""
+    return os.path.isfile(os.path.join(folder, SWEEP))
 
 
 def taken_names(folder: Path) -> list[str]:

@@ -1,0 +1,1 @@
+"""A sweep: many trials of one training with other settings. The folders of their runs are the only database."""
