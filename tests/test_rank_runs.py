@@ -6,15 +6,20 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
 
 import ludus
 from ludus import ranks, runs
+from ludus.algorithms.on_policy.config import adapted
 from ludus.algorithms.optimizer import FlatAdam
+from ludus.algorithms.ppo.config import PPOTrainConfig
+from ludus.algorithms.ppo.job import PPOJob
 from ludus.errors import ConfigError
 from ludus.files import TRANSIENT
 from ludus.presets import find_preset
@@ -51,11 +56,26 @@ SETTINGS: Settings = {
 PRESET = "gym:CartPole-v1"
 
 
+@dataclass(frozen=True)
+class AloneConfig(PPOTrainConfig):
+    """Of an algorithm that knows nothing of ranks."""
+
+    algo: str = "alone"
+    has_ranks: ClassVar[bool] = False
+
+
+ALONE = ludus.Algorithm("alone", "PPO.", AloneConfig, PPOJob, partial(adapted, kind=AloneConfig))
+
+
 def make_run(folder: Path, **changes: Any) -> Path:
     settings = SETTINGS | {key.replace("__", "."): value for key, value in changes.items()}
-    config = apply_overrides(find_preset(PRESET).config, settings)
+    return create_run(folder, PRESET, "ppo", settings)
+
+
+def create_run(folder: Path, preset: str, algo: str, settings: Settings) -> Path:
+    config = apply_overrides(find_preset(preset, algo).config, settings)
     folder.mkdir()
-    runs.create_run(folder, config, facts_of(PRESET, config))
+    runs.create_run(folder, config, facts_of(preset, config))
     return folder
 
 
@@ -109,6 +129,40 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_iteration_and_they_go_on_
     assert_same_run(folder, straight)
 
 
+COMMON = {name: SETTINGS[name] for name in SETTINGS if name.startswith(("procs", "log", "eval"))}
+KINDS: dict[str, tuple[str, Settings]] = {
+    "sac": (
+        "vec:replay_envs:make_match",
+        {"env.kwargs": {"length": 5}, "policy.hidden": (16,), "replay.steps": 20, "replay.train_batches": 4,
+         "replay.warmup": 3 * STEPS, "replay.capacity": 100, "episodic_reward": True, "reward.method": "rrd",
+         "reward.hidden": (16,), "reward.rrd_batch_size": 16, "reward.rrd_sample_size": 4, "loop.iterations": 3},
+    ),
+    "amp": (
+        "vec:imitation_envs:make_drift",
+        {"policy.hidden": (16,), "ppo.horizon": 16, "ppo.minibatches": 2, "adversary.hidden": (16,),
+         "adversary.batch_size": 16, "adversary.replay": 40},
+    ),
+    "distill": ("gym:CartPole-v1", {"env.workers": 0, "policy.hidden": (16,)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("algo", KINDS)
+def test_a_run_of_another_algorithm_is_stopped_by_a_signal_and_goes_on_exactly(
+    algo: str, tmp_path: Path, straight: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preset, settings = KINDS[algo]
+    steps = 2 * 20 if algo == "sac" else STEPS
+    settings = COMMON | {"env.num_envs": 2} | settings | {"loop.total_steps": 12 * steps, "eval.every": 6 * steps}
+    if algo == "distill":
+        settings |= {"distill.teacher": str(straight), "distill.minibatches": 2}
+    folders = [create_run(tmp_path / name, preset, algo, settings) for name in ("straight", "stopped")]
+    go_on(folders[0])
+    go_on(folders[1], lambda: at_iteration(7, 1, interrupt, monkeypatch))
+    assert newest_intact(folders[1] / "checkpoints", pytest.fail).name == f"step_{8 * steps:09d}"
+    go_on(folders[1])
+    assert_same_run(folders[1], folders[0])
+
+
 def test_the_episodes_of_an_evaluation_are_shared_out_and_all_are_counted(straight: Path) -> None:
     lines = [json.loads(line) for line in (straight / "episodes.jsonl").read_text().splitlines()]
     newest = [line for line in lines if line["step"] == ITERATIONS * STEPS and line["actions"] == "deterministic"]
@@ -139,6 +193,16 @@ def test_ranks_go_back_together_when_the_gradients_of_one_are_not_finite(
     counters = load_training(newest_intact(folder / "checkpoints", pytest.fail))[1]["counters"]
     assert (counters["rollbacks"], counters["iteration"]) == (1, ITERATIONS)
     assert len(list((folder / "nan_dump").iterdir())) == 2  # what each rank had learned from
+
+
+def test_ranks_whose_weights_have_come_apart_are_stopped_at_the_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As by an algorithm of a user's that forgets to average."""
+    monkeypatch.setattr(FlatAdam, "average", lambda self, beside=None, weight=1.0: beside)
+    go_on(make_run(tmp_path / "run", ppo__target_kl=0), codes=[1, 1])
+    assert f"The ranks have come apart: at step {3 * STEPS}" in capfd.readouterr().err
+    assert not list((tmp_path / "run" / "checkpoints").glob("*/rank_1.json"))
 
 
 def test_a_part_that_one_rank_cannot_write_is_no_checkpoint_and_all_go_on(
@@ -181,8 +245,7 @@ def test_a_rank_without_a_part_in_the_checkpoint_begins_anew(
 @pytest.mark.parametrize(
     ("preset", "settings", "what"),
     [
-        ("gym:Pendulum-v1", {"algo": "sac"}, "--algo sac trains in one process"),
-        ("humanoid-amp", {}, "--algo amp trains in one process"),
+        (PRESET, {"algo": "test_rank_runs:ALONE"}, "--algo .*ALONE trains in one process"),
     ],
 )
 def test_what_cannot_be_trained_by_ranks_is_refused_before_anything_is_written(

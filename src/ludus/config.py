@@ -92,8 +92,8 @@ class TrainConfig:
     device: str = "cpu"
     """Where policy and buffer live: cpu or cuda."""
     procs: Annotated[int, Range(1, MOST_THREADS)] = 1
-    """Processes that train one policy together. Each has env.num_envs environments; PPO. With
-    --device cuda each takes a GPU, in turn."""
+    """Processes that train one policy together. Each has env.num_envs environments. With --device
+    cuda each takes a GPU, in turn."""
     groups: Annotated[int, Range(1, MOST_THREADS)] = 1
     """Groups of environments in flight: with 2, one simulates while the policy acts for the other."""
     torch_threads: Annotated[int, Range(1, MOST_THREADS)] = 1
@@ -126,7 +126,7 @@ class TrainConfig:
     layers_after_network: ClassVar[bool] = False
     """Whether built-in layers follow the features of a network of the user's."""
     has_ranks: ClassVar[bool] = False
-    """Whether several processes can train one policy together."""
+    """Whether several processes can train one policy together: all that is learned goes through `ranks`."""
     imitates: ClassVar[bool] = False
     """Whether a discriminator judges the motion that an environment shows."""
 
@@ -174,7 +174,7 @@ class TrainConfig:
 
     def _check_procs(self) -> None:
         if self.procs > 1 and not self.has_ranks:
-            raise ConfigError(f"--procs {self.procs}: --algo {self.algo} trains in one process; PPO in several.")
+            raise ConfigError(f"--procs {self.procs}: --algo {self.algo} trains in one process; leave it out.")
 
     def why_useless(self, setting: str, given: Collection[str]) -> str:
         """A sentence where a setting (`replay.batch_size`), given beside others, would do nothing; else empty."""

@@ -32,12 +32,16 @@ _SIMULATED = (KukaConfig, HumanoidConfig, LocomotionConfig)  # by MuJoCo, on CPU
 
 
 def make_vec_env(
-    config: EnvConfig, num_envs: int, evaluation: bool = False, device: "torch.device | str" = "cpu"
+    config: EnvConfig,
+    num_envs: int,
+    evaluation: bool = False,
+    device: "torch.device | str" = "cpu",
+    starts: slice = slice(None),
 ) -> "VecEnv":
     """A group of `num_envs` environments; for evaluation without any help a task gives in training.
 
     Environments that are written in torch live on `device`, and MuJoCo tasks if MuJoCo Warp simulates them; the
-    others stay on the CPU.
+    others stay on the CPU. `starts`: of the fixed starts of an evaluation, those to play.
     """
     asked: dict[str, Any] = {"num_envs": num_envs}
     check_fields(dataclasses.replace(config, **asked), "env.")
@@ -56,7 +60,7 @@ def make_vec_env(
         case HumanoidConfig():
             from ludus.envs.humanoid.factory import make_humanoid
 
-            return make_humanoid(config, num_envs, threads, evaluation, device)
+            return make_humanoid(config, num_envs, threads, evaluation, device, starts)
         case LocomotionConfig():
             from ludus.envs.locomotion.task import make_locomotion
 
@@ -118,13 +122,15 @@ def sees_by_warp(config: EnvConfig, device: "torch.device | str") -> bool:
     return torch.device(device).type == "cuda" and wants_warp(config.simulator, device, config.num_envs)
 
 
-def make_eval_env(config: EnvConfig, episodes: int, device: "torch.device | str" = "cpu") -> "VecEnv":
-    """Environments for so many episodes, no more of them than in training."""
+def make_eval_env(
+    config: EnvConfig, episodes: int, device: "torch.device | str" = "cpu", starts: slice = slice(None)
+) -> "VecEnv":
+    """Environments for so many episodes, no more of them than in training; or for these `starts`, if fixed."""
     if isinstance(config, KukaConfig) and sees_by_warp(config, device):
         config = dataclasses.replace(config, simulator="warp")  # another renderer's images look a little different
     elif isinstance(config, _SIMULATED):
         config, device = on_threads(config), "cpu"
-    env = make_vec_env(config, min(episodes, config.num_envs), evaluation=True, device=device)
+    env = make_vec_env(config, min(episodes, config.num_envs), evaluation=True, device=device, starts=starts)
     wanted = -(-episodes // env.agents_per_env)  # every agent's episode counts
     if wanted >= min(episodes, config.num_envs):
         return env

@@ -70,6 +70,7 @@ class VecEnv(ABC):
     # Metrics that say which episode it was, not how it went; one named "weight" is how much it counts in a mean.
     labels: tuple[str, ...] = ()
     fixed_starts: bool = False  # an evaluation is one episode of every row, whatever number is asked for
+    own_starts: slice = slice(None)  # which of them these rows are, where ranks share them out
     # [rows, size] the newest window of motion of every row, as a discriminator sees it; of the step just made,
     # also where that ended an episode. Stays in place. None: there is nothing to imitate.
     motion: Tensor | None = None
@@ -251,8 +252,11 @@ def derive_seed(seed: int, *path: int) -> int:
     return int(np.random.SeedSequence([seed, *path]).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def restore_generator(generator: torch.Generator, saved: Tensor) -> None:
-    """A random stream goes on where it was. Those of CPU and GPU differ: on the other device a new one begins."""
-    if saved.numel() == generator.get_state().numel():
+def restore_generator(generator: torch.Generator, saved: Tensor | None) -> None:
+    """A random stream goes on where it was. Those of CPU and GPU differ: on the other device a new one begins.
+
+    None: of a rank that was not there when the others were saved; its stream begins anew.
+    """
+    if saved is not None and saved.numel() == generator.get_state().numel():
         refuse_wild_torch(saved)
         generator.set_state(saved)

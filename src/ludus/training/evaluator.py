@@ -282,10 +282,16 @@ def _share(episodes: int) -> int:
     return episodes // ranks.size() + (ranks.rank() < episodes % ranks.size())
 
 
+def _plays_all(env: VecEnv) -> bool:
+    """Whether these are all starts of an evaluation, so that every rank plays the same episodes."""
+    return env.fixed_starts and env.own_starts == slice(None)
+
+
 class PolicyEvaluator:
     """Evaluates a run's policy on its evaluation environments, which are made when they are first needed.
 
-    Ranks share the episodes out among them; each then knows those of all. Fixed starts are played by every rank.
+    Ranks share the episodes out among them; each then knows those of all. Fixed starts of an environment that
+    cannot be made for some of them alone are played by every rank.
     """
 
     def __init__(self, config: TrainConfig, policy: Policy) -> None:
@@ -303,21 +309,22 @@ class PolicyEvaluator:
         config = self._config
         if self._env is None:
             self._env = self._make_env()
-        fixed, limits = self._env.fixed_starts, (config.eval.max_steps, config.cuda_graphs)
-        episodes = config.eval.episodes if fixed else _share(config.eval.episodes)
-        seed = derive_seed(config.seed, *((EVAL_STREAM,) if fixed else ranks.own_stream(EVAL_STREAM)))
+        alike, limits = _plays_all(self._env), (config.eval.max_steps, config.cuda_graphs)
+        episodes = config.eval.episodes if alike else _share(config.eval.episodes)
+        seed = derive_seed(config.seed, *((EVAL_STREAM,) if alike else ranks.own_stream(EVAL_STREAM)))
         own = Evaluation()
-        if episodes:
+        if episodes or self._env.fixed_starts:
             own = evaluate(self._policy, self._env, episodes, seed, deterministic, interrupted, *limits)
-        if fixed or ranks.size() == 1:
+        if alike or ranks.size() == 1:
             return [own]
         told = ranks.gather_plain(own.plain())
         return [Evaluation(**{**part, "cut": set(part["cut"])}) for part in told]
 
     def _make_env(self) -> VecEnv:
         config, device = self._config, self._policy.device
-        env = make_eval_env(config.env, max(1, _share(config.eval.episodes)), device)
-        if not env.fixed_starts or ranks.size() == 1:
+        starts = slice(None) if ranks.size() == 1 else slice(ranks.rank(), None, ranks.size())
+        env = make_eval_env(config.env, max(1, _share(config.eval.episodes)), device, starts)
+        if ranks.size() == 1 or not _plays_all(env):
             return env
         env.close()
         return make_eval_env(config.env, config.eval.episodes, device)

@@ -479,10 +479,24 @@ class Trainer:
         return checkpoint
 
     def _save_at_once(self) -> Path:
+        self._refuse_different_weights()
+
         def own() -> State:
             return own_part(self.job.state(whole=True), self.job.own_paths())
 
         return save_together(self.checkpoints, self.step, own, lambda parts: self._save_files(True, parts))
+
+    def _refuse_different_weights(self) -> None:
+        """Ranks whose weights differ in a single bit no longer train one policy."""
+        if ranks.size() == 1:
+            return
+        bits = [weights.detach().flatten().view(torch.int16).sum() for weights in self.job.weights()]
+        everyones = ranks.gather(torch.stack(bits))
+        if bool(everyones.ne(everyones[0]).any()):
+            raise TrainingError(
+                f"The ranks have come apart: at step {self.step:,} their weights differ. Train with --procs 1. An "
+                "algorithm of your own must call the optimiser's average() before each step()."
+            )
 
     def _save_files(self, whole: bool, parts: Sequence[Path] = ()) -> Path:
         self.counters.seconds = time.perf_counter() - self._since

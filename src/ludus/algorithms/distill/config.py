@@ -38,6 +38,7 @@ class DistillTrainConfig(OnPolicyTrainConfig):
     """A trained policy teaches one that sees less."""
 
     section: ClassVar[str] = "distill"
+    has_ranks: ClassVar[bool] = True
     short_names: ClassVar[Mapping[str, str]] = {"batch_size": "distill.batch_size"}
 
     def check(self) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ludus import ranks
 from ludus.algorithms.distill.config import DistillConfig
 from ludus.algorithms.on_policy.config import count_minibatches
 from ludus.algorithms.on_policy.update_data import UpdateData
@@ -44,7 +45,7 @@ class Distiller:
         self.policy, self.config, self._advice = policy, config, advice
         device = policy.device
         self.optimizer = FlatAdam(policy.parameters(), config.max_grad_norm)
-        self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, 2))
+        self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, *ranks.own_stream(2)))
         self.rate_factor = 1.0
         self._rate = torch.zeros((), device=device)
         self._totals = torch.zeros(2, device=device)  # loss and norm of the gradient, of the last pass
@@ -92,9 +93,10 @@ class Distiller:
             state, keep = data.state.index_select(0, self._ids), data.keep.index_select(1, self._ids)
         rows = data.steps.index_select(0, steps)
         share: float | Tensor = 1.0 / len(rows)
+        agents: float | Tensor = 1.0  # this minibatch's weight among those of all ranks
         if not data.all_present:
-            present = rows[:, -1]
-            share = present / present.sum().clamp(min=1.0)
+            agents = rows[:, -1].sum()
+            share = rows[:, -1] / agents.clamp(min=1.0)
         done = policy.forward_pass(data.inputs(steps), state, keep)
         log_prob, saved = head.score(done.params, rows[:, : head.action_size])
         weight = torch.full_like(log_prob, -1.0).mul_(share)
@@ -102,8 +104,9 @@ class Distiller:
             weight.masked_fill_(log_prob < MASKED_LOGIT / 2, 0.0)
         gradient = head.seed_gradient(saved, weight, share, None)
         policy.backward(done, gradient, torch.zeros_like(done.value))
-        loss = (log_prob * weight).sum()
-        self._totals += torch.stack([loss, self.optimizer.step(self._rate)])
+        loss = self.optimizer.average((log_prob * weight).sum()[None], agents)
+        assert loss is not None
+        self._totals += torch.cat([loss, self.optimizer.step(self._rate)[None]])
 
     def state(self) -> State:
         return {

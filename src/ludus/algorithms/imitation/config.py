@@ -51,4 +51,3 @@ class AMPTrainConfig(PPOTrainConfig):
     """The discriminator."""
 
     imitates: ClassVar[bool] = True
-    has_ranks: ClassVar[bool] = False  # each would have a discriminator of its own

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ludus import ranks
 from ludus.algorithms.imitation.config import AdversaryConfig
 from ludus.algorithms.imitation.windows import RolloutWindows, WindowReplay
 from ludus.algorithms.optimizer import FlatAdam
@@ -146,6 +147,8 @@ def adversary_bytes(size: int, rows: int, steps: int, config: AdversaryConfig) -
 class Adversary:
     """The discriminator, what it learns from and what it pays. All of it is on `device`.
 
+    Ranks have the discriminator in common. Each gives it windows of its own policy rows, and demonstrations.
+
     Rewards come from the discriminator as the last update left it, normaliser included: within a rollout all are
     paid by the same measure.
     """
@@ -170,8 +173,9 @@ class Adversary:
         self.replay = WindowReplay(config.replay, size, device)
         self.rate_factor = 1.0
         self._rate = torch.zeros((), device=device)
-        self._generator = torch.Generator(device=device).manual_seed(derive_seed(seed, 10, 1))
-        self._demo_generator = torch.Generator(device=env_device).manual_seed(derive_seed(seed, 10, 2))
+        streams = [derive_seed(seed, *ranks.own_stream(10, which)) for which in (1, 2)]
+        self._generator = torch.Generator(device=device).manual_seed(streams[0])
+        self._demo_generator = torch.Generator(device=env_device).manual_seed(streams[1])
         self._demo, self._policy = (torch.zeros((config.batch_size, size), device=device) for _ in range(2))
         self._totals = torch.zeros(len(_MEASURES), device=device)
         self._train = Graphed(self._train_on_batch, device, cuda_graphs)
@@ -227,8 +231,10 @@ class Adversary:
             # Not backward(): it adds to gradients through nodes that remember the stream they were made on.
             gradients = torch.autograd.grad(loss, self._parameters)
         torch.cat([g.reshape(-1) for g in gradients], out=self.optimizer.grad)
+        means = self.optimizer.average(measures)
         self.optimizer.step(self._rate)
-        self._totals += measures
+        assert means is not None
+        self._totals += means
 
     # State --------------------------------------------------------------------------------------
     def state(self) -> State:
@@ -245,7 +251,8 @@ class Adversary:
     def load_state(self, state: State) -> None:
         self.discriminator.load_state_dict(state["discriminator"])
         self.optimizer.load_state(state["optimizer"])
-        self.replay.load_state(state["replay"])
+        if state["replay"] is not None:  # else of a rank that was not there when this was saved
+            self.replay.load_state(state["replay"])
         restore_generator(self._generator, state["generator"])
         restore_generator(self._demo_generator, state["demo_generator"])
         self.rate_factor = state["rate_factor"]

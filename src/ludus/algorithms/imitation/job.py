@@ -123,6 +123,10 @@ class ImitationJob(PPOJob):
     def state(self, whole: bool) -> State:
         return super().state(whole) | {"adversary": self.adversary.state()}
 
+    def own_paths(self) -> tuple[str, ...]:
+        own = (f"adversary/{name}" for name in ("replay", "generator", "demo_generator"))
+        return (*super().own_paths(), *own)
+
     def load_state(self, state: State, iteration: int) -> bool:
         self.adversary.load_state(state["adversary"])
         return super().load_state(state, iteration)

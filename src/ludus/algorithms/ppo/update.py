@@ -294,8 +294,7 @@ class PPO:
     def load_state(self, state: State) -> None:
         self.optimizer.load_state(state["optimizer"])
         self.returns.load_state(state["returns"])
-        if state["generator"] is not None:  # which a rank has lost that was not there when this was saved
-            restore_generator(self.generator, state["generator"])
+        restore_generator(self.generator, state["generator"])
         self.rate_factor = state["rate_factor"]
         if self._initial is not None and state["initial"] is not None:
             self._initial.copy_(state["initial"])

@@ -2,7 +2,8 @@
 
 The gradients of policy and critics are all taken at the same weights and applied together, which lets the two
 share their passes: a critic judges the recorded actions and the policy's new ones in one go, and the policy acts
-on both observations of a transition in one. The tests hold every gradient against autograd.
+on both observations of a transition in one. The tests hold every gradient against autograd. Of several ranks each
+has a batch of its own; a gradient step is one on all of them.
 """
 
 from abc import ABC, abstractmethod
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ludus import ranks
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.replay.config import (
     DQNConfig,
@@ -144,7 +146,8 @@ def _critic_gradients(
 
 def _trust_in_critic(bc: float, q: Tensor) -> Tensor:
     """TD3+BC (Fujimoto & Gu 2021): the critic's say relative to imitation, whatever the size of its values."""
-    return bc / q.abs().mean().clamp(min=1e-6)
+    size = ranks.add_up(q.abs().mean()) / ranks.size()
+    return bc / size.clamp(min=1e-6)
 
 
 class SAC(Agent):
@@ -196,14 +199,17 @@ class SAC(Agent):
         if self.sac.learn_alpha:  # more weight while the entropy −log_prob is below its target
             assert self.log_alpha.grad is not None
             self.log_alpha.grad.copy_(-(log_prob + self.target_entropy))
+        means = None
+        if measured:
+            q_mean = q.mean()
+            losses = errors.square().mean(), alpha * log_prob - q_mean
+            means = torch.stack([*losses, q_mean, -log_prob, alpha])
+        means = self.optimizer.average(means)
         self.optimizer.step(self.rate)
         if self._moves_target(update):
             for name, target_weights in self._targets.items():
                 self._move(target_weights, self._judging[name])
-        if not measured:
-            return None
-        critic_loss, q_mean = errors.square().mean(), q.mean()
-        return torch.stack([critic_loss, alpha * log_prob - q_mean, q_mean, -log_prob, alpha])
+        return means
 
     @property
     def optimizers(self) -> list[FlatAdam]:
@@ -276,15 +282,18 @@ class TD3(Agent):
             if bc > 0:
                 gradient += _imitation_gradient(params, batch.action)
             self.policy.backward(outputs, gradient)
+            self.actor_optimizer.average()
             self.actor_optimizer.step(self.rate)
+        means = None
+        if measured:
+            q_mean = q.mean()
+            means = torch.stack([errors.square().mean(), -q_mean, q_mean])
+        means = self.critic_optimizer.average(means)
         self.critic_optimizer.step(self.rate)
         if self._moves_target(update):
             self._move(self._target_actor, self.actor_optimizer.flat)
             self._move(self._target_weights, self.critic_optimizer.flat)
-        if not measured:
-            return None
-        q_mean = q.mean()
-        return torch.stack([errors.square().mean(), -q_mean, q_mean])
+        return means
 
     @property
     def optimizers(self) -> list[FlatAdam]:
@@ -336,10 +345,12 @@ class DQN(Agent):
         gradient = torch.zeros_like(values[:n])
         gradient.scatter_(1, chosen, (error.clamp(-1.0, 1.0) / n)[:, None])  # of the Huber loss
         self.policy.backward(outputs, gradient)
+        means = torch.stack([F.huber_loss(q, target), q.mean()]) if measured else None
+        means = self.optimizer.average(means)
         self.optimizer.step(self.rate)
         if self._moves_target(update):
             self._move(self._target_weights, self.optimizer.flat)
-        return torch.stack([F.huber_loss(q, target), q.mean()]) if measured else None
+        return means
 
     @property
     def optimizers(self) -> list[FlatAdam]:

@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from ludus import ranks
 from ludus.buffers.episodes import EpisodeStore
 from ludus.envs.vec import State, derive_seed, restore_generator
 from ludus.graphs import Graphed, graph_pool
@@ -25,7 +26,7 @@ class Batches(ABC):
     def __init__(self, store: EpisodeStore, train_batches: int, seed: int, cuda_graphs: bool) -> None:
         self.store, self.train_batches, self.updates = store, train_batches, 0  # gradient steps made
         device = store.device
-        self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, 2))
+        self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, *ranks.own_stream(2)))
         self.reward_losses = torch.zeros(train_batches, device=device)  # of each batch of the last iteration
         self._drawn: dict[str, Tensor] = {}  # each [batches, ...]
         # The same, side by side: one gather a type fetches all that a batch needs. At addresses a graph knows.

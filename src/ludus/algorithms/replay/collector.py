@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ludus import ranks
 from ludus.buffers.episodes import EpisodeStore
 from ludus.envs.finite import refuse_non_finite
 from ludus.envs.vec import (
@@ -46,12 +47,13 @@ class ReplayCollector:
         self.groups: list[_Group] = []
         for i, env in enumerate(envs):
             first = self.groups[-1].lanes.stop if self.groups else 0
-            group = _Group(env, first, derive_seed(seed, 0, i))
+            group = _Group(env, first, derive_seed(seed, *ranks.own_stream(0, i)))
             store.begin(slice(None), {"obs": group.obs}, group.lanes)
             self.groups.append(group)
         self.rows = self.groups[-1].lanes.stop
         self.actor = _LaggingCopy(policy, envs[0].device) if _apart(policy, envs[0]) else _Itself(policy)
-        self.generator = torch.Generator(device=self.actor.policy.device).manual_seed(derive_seed(seed, 1))
+        stream = derive_seed(seed, *ranks.own_stream(1))
+        self.generator = torch.Generator(device=self.actor.policy.device).manual_seed(stream)
         self.timing = Timing()
         self._last_metrics: dict[str, float] = {}
         self._watcher: Watcher | None = None

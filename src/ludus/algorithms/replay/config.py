@@ -94,6 +94,7 @@ class StoreTrainConfig(TrainConfig):
     data: DataConfig = field(default_factory=DataConfig)
     """Recorded episodes, instead of an environment's."""
 
+    has_ranks: ClassVar[bool] = True
     short_names: ClassVar[Mapping[str, str]] = {
         "train_batches": "replay.train_batches",
         "batch_size": "replay.batch_size",

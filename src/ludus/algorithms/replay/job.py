@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus import ranks
 from ludus.algorithms.replay.agents import Agent, make_agent
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.learner import ReplayLearner
@@ -63,9 +64,23 @@ class ReplayJob(StoreJob):
     def _learn(self, on_batch: Callable[[int], None]) -> dict[str, Tensor]:
         reward = self.learner.reward_learner
         if reward is not None and not self._fitted:
-            reward.fit(*self.store.returns_and_lengths())
+            reward.fit(*self._returns_and_lengths())
             self._fitted = True
         return super()._learn(on_batch)
+
+    def _returns_and_lengths(self) -> tuple[Tensor, Tensor]:
+        """Of the finished episodes of all ranks, whose reward networks have the same units."""
+        returns, lengths = self.store.returns_and_lengths()
+        if ranks.size() == 1:
+            return returns, lengths
+        told = ranks.gather_plain([returns.tolist(), lengths.tolist()])
+        everyones = ([value for part in column for value in part] for column in zip(*told, strict=True))
+        returns, lengths = (torch.tensor(column, device=self.device) for column in everyones)
+        return returns, lengths
+
+    def own_paths(self) -> tuple[str, ...]:
+        reward = self.learner.reward_learner is not None
+        return (*super().own_paths(), *(("batches/reward/generator",) if reward else ()))
 
     def load_state(self, state: State, iteration: int) -> bool:
         self._note_units()
@@ -147,7 +162,7 @@ def make_learner(config: ReplayTrainConfig, agent: Agent, store: EpisodeStore) -
         shapes = {"obs": (tuple(policy.obs_space.shape), torch.float32)}
         seed = derive_seed(config.seed, 7)
         model = make_reward_model(shapes, actions, discrete, config.reward, seed).to(policy.device)
-        reward = RewardLearner(model, config.reward, derive_seed(config.seed, 8))
+        reward = RewardLearner(model, config.reward, config.seed)
     return ReplayLearner(agent, store, config.replay, config.reward, reward, config.seed, config.cuda_graphs)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ludus import ranks
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.replay.agents import Agent, Batch
 from ludus.algorithms.replay.batches import Batches
@@ -47,7 +48,8 @@ class ReplayLearner(Batches):
         self._totals = torch.zeros(len(agent.measures), device=store.device)
         self._measured = torch.zeros((), device=store.device)
         self._reward_rate = torch.full((), reward.learning_rate, device=store.device)
-        beside = store.device.type == "cuda" and reward_learner is not None
+        # Ranks add up in the order of their work, which two streams at a time do not have.
+        beside = store.device.type == "cuda" and reward_learner is not None and ranks.is_alone()
         self._side = torch.cuda.Stream(store.device) if beside else None
 
     @torch.inference_mode()
@@ -69,8 +71,7 @@ class ReplayLearner(Batches):
         reward, before, after = drawn.reward, drawn.row, drawn.next_row
         more: dict[str, Tensor] = {}
         if self.reward.method == "ircr":
-            known, _ = self.store.returns_and_lengths()
-            reward = ircr_reward(self.store.episode_return[drawn.slot], known.min(), known.max())
+            reward = ircr_reward(self.store.episode_return[drawn.slot], *self._range_of_returns())
         if self.reward_learner is not None:
             sequence = draw_sequences(self.store, self.reward, batches, self.generator)
             more = sequence._asdict()
@@ -84,6 +85,12 @@ class ReplayLearner(Batches):
             shifts = draw_shifts(2 * self._batch_size * batches, self._shift, self.generator)
             more["shifts"] = shifts.view(batches, -1, 2)
         return {"rows": rows, "reward": reward, "discount": drawn.discount, "noise": noise, **more}
+
+    def _range_of_returns(self) -> tuple[Tensor, Tensor]:
+        """The least and the greatest return of an episode that is stored, on any rank."""
+        known, _ = self.store.returns_and_lengths()
+        low, high = ranks.gather(torch.stack([known.min(), known.max()])).unbind(1)
+        return low.min(), high.max()
 
     def _draw_transitions(self) -> TransitionDraw:
         config, store, batches = self.config, self.store, self.train_batches
@@ -149,8 +156,8 @@ class ReplayLearner(Batches):
         on_labels: Callable[[], None],
     ) -> Tensor:
         labels, loss = learner.joint({"obs": before}, action, {"obs": after}, drawn, on_labels)
-        self.reward_losses.index_copy_(0, self._tick, loss.reshape(1))
         learner.step(self._reward_rate)
+        self.reward_losses.index_copy_(0, self._tick, loss.reshape(1))
         return labels
 
     # Around it ----------------------------------------------------------------------------------

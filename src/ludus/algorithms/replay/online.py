@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ludus import ranks
 from ludus.algorithms.replay.collector import ReplayCollector
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.job import ReplayJob, make_policy, obs_field
@@ -31,7 +32,7 @@ class OffPolicyJob(ReplayJob):
         rows = sum(env.num_rows for env in envs)
         replay = config.replay
         self._steps = -(-replay.steps // rows)  # of each environment
-        plan = make_plan(config, self._steps * rows, replay.train_batches)
+        plan = make_plan(config, self._steps * rows * ranks.size(), replay.train_batches)
         policy = make_policy(config, envs[0].obs_space, envs[0].action_space, device)
         policy.interface = interface_of(envs[0])
         longest = replay.longest or envs[0].max_steps or _UNKNOWN_LENGTH
@@ -56,7 +57,8 @@ class OffPolicyJob(ReplayJob):
         super().__init__(config, device, policy, EpisodeStore(*shape, device, hidden, frames))
         self.plan = plan
         self._plan_memory(self._bytes)
-        self.grows_by = self._bytes * min(plan.total_steps, replay.capacity) // replay.capacity
+        stored = min(plan.total_steps // ranks.size(), replay.capacity)
+        self.grows_by = self._bytes * stored // replay.capacity * ranks.size()
         self.collector = ReplayCollector(envs, policy, self.store, config.seed)
         self.collector.timing = self.timing
         self._collected = 0
@@ -80,10 +82,16 @@ class OffPolicyJob(ReplayJob):
         return True
 
     def _ready(self) -> bool:
-        """Returns to decompose come with the ends of episodes; their units are those of the first few."""
+        """Returns to decompose come with the ends of episodes; their units are those of the first few.
+
+        Every rank draws from its own episodes, so each needs one.
+        """
         reward = self.config.reward
+        if reward.method == "none":
+            return True
         wanted = _EPISODES_FOR_UNITS if reward.learned and reward.normalize_returns else 1
-        return reward.method == "none" or self.store.total_episodes_added >= wanted
+        episodes = ranks.gather_plain(self.store.total_episodes_added)
+        return min(episodes) > 0 and sum(episodes) >= wanted
 
     def _collect_until_ready(self, at_random: bool) -> None:
         """A training shorter than its warm-up is a trial: its last iteration learns, whatever was skipped."""
@@ -91,13 +99,14 @@ class OffPolicyJob(ReplayJob):
             if self._ready():
                 return
             self.collector.collect(1, at_random)
-            self._collected += self.collector.rows
+            self._collected += self.collector.rows * ranks.size()
         raise TrainingError("No episode ended in all of the training: there is no return to decompose.")
 
     def cycle_metrics(self) -> dict[str, float]:
         metrics = {**self.collector.episode_metrics(), **super().cycle_metrics()}
         if self.tabulated:
             metrics["Timesteps"] = self._collected  # the store lets the oldest go
+            metrics["Episodes"] = sum(ranks.gather_plain(self.store.total_episodes_added))
         return metrics
 
     def fault_advice(self) -> dict[str, str]:
@@ -105,14 +114,15 @@ class OffPolicyJob(ReplayJob):
 
     def lines(self) -> list[str]:
         config, replay, envs = self.config, self.config.replay, self.config.env.num_envs
+        each = f"on each of {ranks.size()} ranks " if ranks.size() > 1 else ""
         ratio = replay.train_batches / self.plan.steps_per_iteration
         paid = "paid once per episode, " if config.episodic_reward else ""
         idle = max(0, -(-replay.warmup // self.plan.steps_per_iteration) - 1)  # iterations that only collect
         learning = max(1, self.plan.total_iterations - idle)
         return [
             self._setting_line(),
-            f"{envs:,} environment{'s' * (envs > 1)}, {paid}{ratio:.3g} updates a step after {replay.warmup:,} "
-            f"random steps; replay of {replay.capacity:,} rows; {self.memory_plan.line()}",
+            f"{each}{envs:,} environment{'s' * (envs > 1)}, {paid}{ratio:.3g} updates a step after "
+            f"{replay.warmup:,} random steps; replay of {replay.capacity:,} rows; {self.memory_plan.line()}",
             self._batches_line(learning * replay.train_batches),
         ]
 
@@ -129,9 +139,13 @@ class OffPolicyJob(ReplayJob):
         collector = self.collector.state() if whole else None
         return {**super().state(whole), "store": self.store.state(), "collector": collector}
 
+    def own_paths(self) -> tuple[str, ...]:
+        return (*super().own_paths(), "store", "collector")
+
     def load_state(self, state: State, iteration: int) -> bool:
         super().load_state(state, iteration)
-        self.store.load_state(state["store"])
+        if state["store"] is not None:  # else of a rank that was not there when this was saved
+            self.store.load_state(state["store"])
         self._hand_to_actor()
         if state["collector"] is None:
             self.collector.begin_anew()

@@ -118,6 +118,9 @@ class StoreJob(Job):
             "data": None if self.recorded is None else self.recorded.fingerprint(),
         }
 
+    def own_paths(self) -> tuple[str, ...]:
+        return ("batches/generator",)
+
     def load_state(self, state: State, iteration: int) -> bool:
         if self.recorded is not None:
             self.recorded.check_same(state["data"])

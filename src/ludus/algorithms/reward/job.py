@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ludus import ranks
 from ludus.algorithms.replay.learner import RewardBatches
 from ludus.algorithms.replay.recorded import Recorded, load_recorded
 from ludus.algorithms.replay.store_job import StoreJob
@@ -35,7 +36,7 @@ class RewardJob(StoreJob):
             config.data, config.seed, device, self._fields, self._prepare, self._action_size
         )
         self.model, store = self._made_model(), self.recorded.store
-        learner = RewardLearner(self.model, config.reward, derive_seed(config.seed, 8))
+        learner = RewardLearner(self.model, config.reward, config.seed)
         learner.fit(*store.returns_and_lengths())
         self._fit_normalizer(store)
         count = config.replay.train_batches
@@ -91,8 +92,12 @@ class RewardJob(StoreJob):
         return self._learn(lambda batch: show(batch / count, batch))
 
     def evaluate(self, interrupted: Callable[[], bool]) -> dict[str, float]:
-        """On the episodes held out; a measure that they do not allow is left out, maybe all but their number."""
-        known = {f"reward/{name}": value for name, value in self._report(self.model).items() if value == value}
+        """On the episodes held out; a measure that they do not allow is left out, maybe all but their number.
+
+        Rank 0 measures for all: every rank has the same network and the same episodes.
+        """
+        measured = ranks.told_by_first(self._report(self.model) if ranks.is_first() else None)
+        known = {f"reward/{name}": value for name, value in measured.items() if value == value}
         return {"Timesteps": self.store.steps, "reward/episodes": len(self.recorded.held_out), **known}
 
     def lines(self) -> list[str]:

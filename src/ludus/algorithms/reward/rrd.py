@@ -19,9 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ludus import ranks
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.reward.config import RewardConfig
-from ludus.envs.vec import State, restore_generator
+from ludus.envs.vec import State, derive_seed, restore_generator
 from ludus.policies.reward import Obs, ObsShapes, RewardModel, RewardModelConfig
 from ludus.policies.vision import draw_shifts, shift_images
 
@@ -61,8 +62,12 @@ def logit_loss(logit: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, T
 
 
 def episode_share(known: Tensor, weight: Tensor) -> Tensor:
-    """[m, k] weights of a mean over the steps of the episodes [m] where `known` is true."""
-    return weight * (known / known.sum().clamp(min=1))[:, None]
+    """[m, k] weights of a mean over the steps of the episodes [m] where `known` is true, on all ranks.
+
+    The mean over the ranks of what they come to is that over all of these episodes.
+    """
+    count = ranks.add_up(known.sum())
+    return weight * (known * ranks.size() / count.clamp(min=1))[:, None]
 
 
 def return_scale(returns: Tensor, lengths: Tensor) -> tuple[float, float]:
@@ -118,7 +123,8 @@ class RewardLearner:
             model.parameters(), max_grad_norm=math.inf, eps=1e-8, weight_decay=config.weight_decay
         )
         self.terms = torch.zeros(len(TERMS), device=model.device)
-        self.generator = torch.Generator(model.device).manual_seed(seed)
+        stream = derive_seed(seed, *ranks.own_stream(8))
+        self.generator = torch.Generator(model.device).manual_seed(stream)
 
     def fit(self, returns: Tensor, lengths: Tensor) -> None:
         """Fit the units to the finished episodes, once, when training begins; the network starts at their mean."""
@@ -185,7 +191,10 @@ class RewardLearner:
         return self.model.predict(obs, action, next_obs)
 
     def step(self, learning_rate: float | Tensor) -> Tensor:
-        """Apply the gradient; returns its norm."""
+        """Apply the gradient, and make `terms` those of all ranks; returns the gradient's norm."""
+        terms = self.optimizer.average(self.terms)
+        if terms is not None and terms is not self.terms:
+            self.terms.copy_(terms)
         return self.optimizer.step(learning_rate)
 
     def _losses(self, heads: Tensor, draw: "SequenceDraw") -> Tensor:

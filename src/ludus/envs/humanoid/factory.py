@@ -20,18 +20,27 @@ from ludus.ranges import check_fields
 
 
 def make_humanoid(
-    config: HumanoidConfig, num_envs: int, threads: int, evaluation: bool, device: torch.device | str
+    config: HumanoidConfig,
+    num_envs: int,
+    threads: int,
+    evaluation: bool,
+    device: torch.device | str,
+    starts: slice = slice(None),
 ) -> HumanoidTask:
-    """`num_envs` humanoids; in an evaluation as many as there are starts to be tried."""
+    """`num_envs` humanoids; in an evaluation as many as there are `starts` to be tried."""
     _check(config)
     on_warp = wants_warp(config.simulator, device, num_envs)
     simulator: SimulatorChoice = "warp" if on_warp else "threads"
     library = library_of(config, device if on_warp else "cpu")
     if evaluation and config.goal == "track":
-        num_envs = len(evaluation_plan(config, library)[0])
+        plan = evaluation_plan(config, library)[0]
+        if starts.step and len(plan) < starts.step:  # then every rank plays all
+            starts = slice(None)
+        num_envs = len(plan[starts])
     sim = make_simulator(load_body(), num_envs, SUBSTEPS, threads, device, simulator, "positions")
-    task = MimicTask if config.goal == "track" else SpeedTask
-    return task(config, library, sim, evaluation)
+    if config.goal == "track":
+        return MimicTask(config, library, sim, evaluation, starts)
+    return SpeedTask(config, library, sim, evaluation)
 
 
 def library_of(config: HumanoidConfig, device: torch.device | str) -> MotionLibrary:

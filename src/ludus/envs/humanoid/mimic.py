@@ -45,18 +45,26 @@ class MimicTask(HumanoidTask):
     """Reward for being where the reference is; an episode ends when the humanoid has lost it."""
 
     def __init__(
-        self, config: HumanoidConfig, library: MotionLibrary, sim: Simulator, evaluation: bool = False
+        self,
+        config: HumanoidConfig,
+        library: MotionLibrary,
+        sim: Simulator,
+        evaluation: bool = False,
+        starts: slice = slice(None),
     ) -> None:
+        """`starts`: of the episodes of an evaluation, those that these rows play."""
         super().__init__("humanoid-mimic", config, library, sim, 2 + len(config.future) * _SEEN_SIZE)
         self._evaluation = evaluation
         if config.discriminate == "error":
             self._hold_motion(_ERROR_SIZE)
         self.memory["error_sum"] = torch.zeros(self.num_rows, device=self.device)  # m, of the episode so far
         self._measures = TrackingMeasures(self.num_rows, DT, self.device) if evaluation else None
-        self.fixed_starts = evaluation
+        self.fixed_starts, self.own_starts = evaluation, starts
         if evaluation:
             self.labels = ("weight", "clip", "ended")
-            self._plan = [tensor.to(self.device) for tensor in evaluation_plan(config, library)]
+            plan = evaluation_plan(config, library)
+            self._plan = [tensor[starts].to(self.device) for tensor in plan]
+            self._tries = torch.bincount(plan[0], minlength=len(library)).to(self.device)  # of each clip
             self.max_steps = int(self._plan[2].max())
         self.use_terms(config, reward_terms(config.reward), TERMINATIONS, OBSERVATIONS, fused=False)
         if "power" in self.rewards.terms:
@@ -139,8 +147,7 @@ class MimicTask(HumanoidTask):
             return {"success": (~lost).float(), "mpjpe": 1000 * self.memory["error_sum"] / steps}
         self._measures.add(bodies, reference.body_pos)
         clip = self.memory["clip"]
-        weight = 1 / torch.bincount(clip, minlength=len(self.library))[clip]
-        labels = {"weight": weight, "clip": clip.float(), "ended": self.memory["time"].float()}
+        labels = {"weight": 1 / self._tries[clip], "clip": clip.float(), "ended": self.memory["time"].float()}
         return self._measures.results(lost) | labels
 
     def _remember_error(self, reference: Reference, qpos: Tensor, qvel: Tensor, bodies: Tensor) -> None:

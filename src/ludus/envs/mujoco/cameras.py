@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 import mujoco
 import numpy as np
 
+from ludus import ranks
 from ludus.envs.processes import start_conditions
 from ludus.errors import DataError
 
@@ -39,7 +40,7 @@ class Cameras(Generic[M]):
 
     def __init__(self, painter: type, arguments: tuple[Any, ...], workers: int = 0) -> None:
         self._recipe = painter, *arguments
-        self._count = workers or min(os.cpu_count() or 1, _MOST_WORKERS)
+        self._count = workers or max(1, min((os.cpu_count() or 1) // ranks.core_sharers(), _MOST_WORKERS))
         self._workers: list[tuple[Any, Connection]] = []
 
     def __enter__(self) -> Self:
