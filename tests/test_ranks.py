@@ -126,7 +126,10 @@ def test_two_ranks_learn_what_one_process_learns_from_all_their_rows(
 
 
 ALONE = SimpleNamespace(
-    is_alone=lambda: True, gather=lambda numbers: numbers[None], add_up=lambda numbers: numbers
+    is_alone=lambda: True,
+    size=lambda: 1,
+    gather=lambda numbers: numbers[None],
+    add_up=lambda numbers: numbers,
 )
 average = FlatAdam.average
 
