@@ -27,8 +27,12 @@ def add_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save", choices=machines, metavar="MACHINE", help=f"{told}: {', '.join(machines)}")
 
 
-def keep(file: str, part: str, machine: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def keep(
+    file: str, part: str, machine: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], detail: bool = False
+) -> None:
     """Write a table into `results/FILE.toml`, in place of the part of this name or after the last one.
+
+    With `detail` it stays there, and off the page.
 
     A cell is text, a number, or what `tools/pages/figures.py` makes a figure of: a dict with "seeds".
     """
@@ -36,7 +40,7 @@ def keep(file: str, part: str, machine: str, columns: Sequence[str], rows: Seque
     blocks = re.split(r"(?m)^(?=\[)", path.read_text())
     places = [i for i, block in enumerate(blocks) if block.startswith("[[parts]]")]
     same = [i for i in places if tomllib.loads(blocks[i])["parts"][0].get("name") == part]
-    new = _block(part, machine, columns, rows)
+    new = _block({"name": part} | ({"detail": True} if detail else {}), machine, columns, rows)
     if same:
         blocks[same[0]] = new
     else:
@@ -45,8 +49,8 @@ def keep(file: str, part: str, machine: str, columns: Sequence[str], rows: Seque
     print(f"Kept in {path}; write the page with: make pages")
 
 
-def _block(part: str, machine: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    facts = {"name": part, "command": command(), "recorded": f"{commit()}, {time.strftime('%Y-%m-%d')}"}
+def _block(part: dict[str, Any], machine: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    facts = {**part, "command": command(), "recorded": f"{commit()}, {time.strftime('%Y-%m-%d')}"}
     lines = [f"{name} = {_toml(value)}" for name, value in (facts | {"machine": machine}).items()]
     table = "".join(f"  {_toml(row)},\n" for row in rows)
     return "\n".join(["[[parts]]", *lines, f"columns = {_toml(columns)}", f"rows = [\n{table}]", "", ""])
