@@ -360,11 +360,11 @@ def _each(do: Callable[[], None], seconds: float = 0.15) -> float:
 
 
 def fit(kind: str, told: list[Reduction]) -> tuple[Link, float]:
-    """seconds = latency + bytes / rate + jitter × work; every relative error counts the same."""
+    """seconds = latency + bytes / rate + jitter × √work; every relative error counts the same."""
     size, work, seconds = (np.array(column, dtype=float) for column in zip(*told, strict=True))
     call = CALL_S if kind == "memory" else 0.0
     once, a_byte = Link(1.0, math.inf, kind).seconds(2, 1), Link(0.0, 1.0, kind).seconds(2, 1)
-    known = np.stack([np.full_like(size, once), a_byte * FLOAT * size, work])
+    known = np.stack([np.full_like(size, once), a_byte * FLOAT * size, np.sqrt(work)])
     seconds = np.maximum(seconds - 2 * call, 1e-6)
     (latency, slowness, jitter), *_ = np.linalg.lstsq((known / seconds).T, np.ones_like(seconds), rcond=None)
     link = Link(float(max(latency, 1e-7)), float(1 / max(slowness, 1e-13)), kind, call)
@@ -427,10 +427,12 @@ def compare(told: Prediction, measured: Told) -> list[Any]:
     )
     print(f"  in all: one rank {1e3 * alone:.1f}, two predicted {1e3 * told.total:.1f}, ", end="")
     print(f"measured {1e3 * found:.1f}: {100 * error:+.1f} %", flush=True)
-    shown = [f"{1e3 * seconds:.3g}" for seconds in (alone, told.total, found)]
+    pause = every * (told.parts["evaluation"] + told.parts["checkpoint"])
+    pairs = ((told.training, median(measured.iterations)), (pause, median(measured.pause)))
     return [
         f"`{job.name}`",
-        *shown,
+        *(f"{1e3 * seconds:,.0f}" for seconds in (alone, told.total, found)),
+        *(f"{100 * (wanted / real - 1):+.0f} %".replace("-", "−") for wanted, real in pairs),
         {"seeds": [round(100 * abs(error), 1)], "unit": "%", "digits": 1, "bar": 10, "better": "less"},
     ]
 
@@ -450,14 +452,22 @@ def measure(names: Sequence[str], rounds: int, machine: str | None) -> None:
         link, jitter = fit("memory", readings.reductions["memory"])
         unrest = median(readings.apart) / slowest(2)
         rate = link.rate / 1e9
-        print(f"  shared memory: {1e6 * link.latency:.0f} µs, {rate:.1f} GB/s, jitter {100 * jitter:.1f} %")
+        print(f"  shared memory: {1e6 * link.latency:.0f} µs, {rate:.1f} GB/s, jitter {1e3 * jitter:.2f} ms / √s")
         print(f"{case.preset}: contention {contention:.2f}, unrest {100 * unrest:.1f} %", flush=True)
         here = Cluster("two ranks", 2, link, contention=contention, unrest=unrest, jitter=jitter)
         compared.append(compare(predict(job, here), readings.ranks))
         jobs.append([*map(rounded, asdict(job).values()), rounded(contention), rounded(unrest)])
     links = {kind: fit(kind, told) for kind, told in reductions.items()}
     if machine:
-        columns = ("", "one rank", "two ranks, predicted", "two ranks, measured", "error")
+        columns = (
+            "",
+            "one rank",
+            "two ranks, predicted",
+            "two ranks, measured",
+            "training",
+            "evaluation",
+            "error",
+        )
         keeping.keep(FILE, "two ranks", machine, columns, compared)
         keeping.keep(FILE, "pieces", machine, (*JOB, "contention", "unrest"), jobs, detail=True)
         rows = [

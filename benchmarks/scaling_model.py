@@ -87,7 +87,7 @@ class Cluster:
     between: Link | None = None  # machines
     contention: float = 1.0  # how much longer the same takes where every core has a rank
     unrest: float = 0.0  # standard deviation of a rank's time for a rollout or an update / that time
-    jitter: float = 0.0  # the same for the time between two reductions, beyond that
+    jitter: float = 0.0  # beyond that, between two reductions: standard deviation / √ of the seconds of work
 
     def reduction(self, numbers: int) -> float:
         size, here = numbers * FLOAT, self.ranks // self.machines
@@ -149,6 +149,7 @@ def predict(job: Job, cluster: Cluster) -> Prediction:
     late = slowest(ranks)
     computed = {"rollout": k * job.rollout, "update": k * job.update, "rest": k * job.rest}
     unrest = late * cluster.unrest * (computed["rollout"] + computed["update"])
+    jitter = late * cluster.jitter * math.sqrt(job.reductions * computed["update"])  # n times that of 1 / n of it
     reduction = job.reductions * cluster.reduction(job.numbers) + SHORT * cluster.reduction(1)
     every = max(1.0, job.evaluation_every / (job.steps * ranks))  # iterations
     evaluation = k * evaluation_on(job, ranks)
@@ -158,7 +159,7 @@ def predict(job: Job, cluster: Cluster) -> Prediction:
         cluster,
         {
             **computed,
-            "waiting": unrest + late * cluster.jitter * computed["update"],
+            "waiting": unrest + jitter,
             "reduction": reduction,
             "evaluation": evaluation / every,
             "checkpoint": checkpoint / every,

@@ -40,7 +40,7 @@ def test_two_ranks_by_hand() -> None:
     two = predict(JOB, Cluster("two", 2, MEMORY, contention=1.5, unrest=0.1, jitter=0.2))
     late = slowest(2)
     assert two.parts["rollout"] == pytest.approx(0.9)
-    assert two.parts["waiting"] == pytest.approx(late * (0.1 * (0.9 + 0.45) + 0.2 * 0.45))
+    assert two.parts["waiting"] == pytest.approx(late * (0.1 * (0.9 + 0.45) + 10 * 0.2 * math.sqrt(0.45 / 10)))
     gradient, few = 110e-6 + 2 * 1e6 / 1e9, 110e-6 + 2 * 4 / 1e9
     assert two.parts["reduction"] == pytest.approx(10 * gradient + SHORT * few)
     assert two.parts["evaluation"] == pytest.approx(1.5 * 3.0 / 10)  # half of the episodes, every tenth iteration
