@@ -37,7 +37,7 @@ def keep(
     A cell is text, a number, or what `tools/pages/figures.py` makes a figure of: a dict with "seeds".
     """
     path = RESULTS / f"{file}.toml"
-    blocks = re.split(r"(?m)^(?=\[)", path.read_text())
+    blocks = re.split(r"(?m)^(?=\[\[parts\]\]|\[quotes)", path.read_text())  # a text may begin with a link
     places = [i for i, block in enumerate(blocks) if block.startswith("[[parts]]")]
     same = [i for i in places if tomllib.loads(blocks[i])["parts"][0].get("name") == part]
     new = _block({"name": part} | ({"detail": True} if detail else {}), machine, columns, rows)

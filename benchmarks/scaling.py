@@ -1,7 +1,7 @@
 """How far does data-parallel training scale? A model of measured pieces (scaling_model.py), beside two ranks.
 
     python benchmarks/scaling.py --measure [--save MACHINE]   measures the pieces, predicts two ranks, times them
-    python benchmarks/scaling.py --predict 8xH200             from the kept pieces; also 64xH200, 1000cores
+    python benchmarks/scaling.py --predict 8xH200             kept pieces; also 64xH200, 1000cores, 1000cores-by-8
 
 `--measure` takes about ten minutes of two cores. A rank has one core to itself, whether it is alone or not, and
 the same rows: two ranks make twice the steps of one process. One process alone, two that know nothing of each
@@ -59,6 +59,8 @@ H200S = {
     "64xH200": Cluster("64xH200", 64, Link(75e-6, 50e9, "nccl")),
 }
 TCP = Link(50e-6, 3e9, "ring")
+CPUS = {"1000cores": 1, "1000cores-by-8": 8}  # cores of a rank, on eight machines
+BEYOND = ("", "ms", "efficiency", "limit", "rows", "gradient steps", "eval.every", "then")
 
 
 @dataclass(frozen=True)
@@ -502,39 +504,44 @@ def jobs_kept(name: str) -> list[Job]:
 
 def cluster_kept(name: str) -> tuple[Cluster, list[Job]]:
     """A cluster that can be named, with the jobs that were measured on machines of its kind."""
-    if name == "1000cores":
-        link = next(row for row in part("links") if row["kind"] == "memory")
-        among = Link(link["latency"], link["rate"], "memory", link["call"])
-        measured = part("pieces")
-        contention, unrest = (
-            max(1e-9, median([row[key] for row in measured])) for key in ("contention", "unrest")
+    if name in H200S:
+        return H200S[name], jobs_kept("h200 pieces")
+    link = next(row for row in part("links") if row["kind"] == "memory")
+    among = Link(link["latency"], link["rate"], "memory", link["call"])
+    contention, unrest = (median([row[key] for row in part("pieces")]) for key in ("contention", "unrest"))
+    jobs = [*jobs_kept("pieces"), *jobs_kept("stated pieces")]
+    cores = CPUS[name]
+    cluster = Cluster(name, 1000 // cores, among, 8, TCP, contention, unrest, link["jitter"])
+    return cluster, jobs if cores == 1 else [job.with_cores(cores) for job in jobs if "kuka" in job.name]
+
+
+def table(name: str) -> list[list[str]]:
+    """What the model tells of a cluster: the preset's rows on every rank, then the sizes that it advises."""
+    cluster, jobs = cluster_kept(name)
+    rows = []
+    for job in jobs:
+        weak, advised = predict(job, cluster), advise(job, cluster)
+        then = predict(advised, cluster)
+        rows.append(
+            [
+                f"{job.name} on {name}",
+                f"{1e3 * weak.total:,.0f}",
+                f"{100 * weak.efficiency:.0f} %",
+                weak.limit,
+                f"{advised.rows:,}",
+                f"{advised.reductions:,}",
+                f"{advised.evaluation_every / 1e6:,.1f} M",
+                f"{100 * then.efficiency:.0f} %",
+            ]
         )
-        return Cluster(name, 1000, among, 8, TCP, contention, unrest, link["jitter"]), jobs_kept("pieces")
-    return H200S[name], jobs_kept("h200 pieces")
+    return rows
 
 
 def show(name: str) -> None:
-    """The model's table for a cluster."""
-    cluster, jobs = cluster_kept(name)
-    machines = f"{cluster.machines} machine{'s' * (cluster.machines > 1)}"
-    print(
-        f"{name}: {cluster.ranks} ranks on {machines}. With the rows of the preset on every rank, then as advised."
-    )
-    print(f"{'':24}{'ms':>9}{'efficiency':>12}  {'limited by':12}", end="")
-    print(f"{'rows':>7}{'gradient steps':>16}{'eval.every':>16}{'ms':>9}{'efficiency':>12}")
-    for job in jobs:
-        print(line(job, cluster))
-
-
-def line(job: Job, cluster: Cluster) -> str:
-    weak = predict(job, cluster)
-    advised = advise(job, cluster)
-    then = predict(advised, cluster)
-    return (
-        f"{job.name:24}{1e3 * weak.total:9.1f}{100 * weak.efficiency:10.0f} %  {weak.limit:12}{advised.rows:7,}"
-        f"{advised.reductions:16,}{advised.evaluation_every:16,}{1e3 * then.total:9.1f}"
-        f"{100 * then.efficiency:10.0f} %"
-    )
+    rows = [list(BEYOND), *table(name)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(f"{word:{width}}" for word, width in zip(row, widths, strict=True)).rstrip())
 
 
 def main() -> None:
@@ -542,7 +549,7 @@ def main() -> None:
     parser.add_argument(
         "--measure", nargs="*", choices=list(CASES), metavar="CASE", help=f"all of {', '.join(CASES)}, or some"
     )
-    parser.add_argument("--predict", choices=[*H200S, "1000cores"])
+    parser.add_argument("--predict", choices=[*H200S, *CPUS])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--exchange", nargs=2, help=argparse.SUPPRESS)  # what the script starts itself with
     keeping.add_option(parser)

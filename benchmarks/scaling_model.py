@@ -15,6 +15,7 @@ from statistics import NormalDist
 
 SHORT = 9  # other reductions of an iteration, of few numbers: moments, metrics, whether to go on
 FLOAT = 4  # bytes
+TRUSTED = 8  # rows are measured whole and halved: below this part of them the law is not believed
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,12 @@ class Job:
     def knee(self) -> int:
         """Rows whose own work is as long as the floor: with fewer, more ranks hardly make it faster."""
         return round(self.rows * self.floor / max(self.compute - self.floor, 1e-12))
+
+    def with_cores(self, cores: int) -> "Job":
+        """With so many threads of environments on each rank, for evaluations, too; the rest has one."""
+        saved = self.rollout - self.rollout / cores
+        shorter = {name: getattr(self, name) / cores for name in ("rollout", "evaluation", "evaluation_half")}
+        return dataclasses.replace(self, half=self.half - saved / 2, **shorter)
 
     def with_rows(self, rows: int) -> "Job":
         """With other rows on each rank, and as many gradient steps."""
@@ -179,7 +186,7 @@ def advise(job: Job, cluster: Cluster, reductions: float = 0.1, pauses: float = 
     All ranks together make the steps of an iteration that one makes now, as far as the knee allows. Reductions
     take at most a share of the training, evaluations and checkpoints at most a share of all.
     """
-    rows = min(job.rows, max(1, job.knee, round(job.rows / cluster.ranks)))
+    rows = min(job.rows, max(job.rows // TRUSTED, job.knee, round(job.rows / cluster.ranks)))
     job = job.with_rows(rows)
     most = (
         reductions

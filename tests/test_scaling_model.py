@@ -91,6 +91,8 @@ def test_rows_shorten_an_iteration_down_to_its_floor() -> None:
     assert JOB.with_rows(50).floor == pytest.approx(0.2)
     assert JOB.with_rows(25).compute == pytest.approx(2 * JOB.floor)
     assert JOB.with_rows(50).steps == 500
+    assert JOB.with_cores(4).compute == pytest.approx(0.15 + 0.3 + 0.1)
+    assert JOB.with_cores(4).floor == pytest.approx(JOB.floor)
 
 
 def test_advice_keeps_its_promises() -> None:
@@ -102,3 +104,10 @@ def test_advice_keeps_its_promises() -> None:
     assert (advised.reductions + 1) * cluster.reduction(JOB.numbers) > 0.1 / 0.9 * advised.compute
     assert then.parts["evaluation"] + then.parts["checkpoint"] <= 0.05 * then.total
     assert predict(JOB, cluster).limit == "evaluation"
+
+
+def test_the_page_shows_what_the_model_tells_of_the_kept_pieces() -> None:
+    import scaling
+
+    kept = [list(row.values()) for row in scaling.part("beyond")]
+    assert kept == [row for name in (*scaling.H200S, *scaling.CPUS) for row in scaling.table(name)]

@@ -21,7 +21,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
 MACHINES = RESULTS / "machines.toml"
 ORDER = ("learning", "speed", "against", "kuka_sb3", "randomization", "memory", "recurrent", "humanoid", "returns",
-         "replay", "rewards", "pixels", "gpu", "overlap", "masks", "taped")  # fmt: skip
+         "replay", "rewards", "pixels", "gpu", "overlap", "masks", "taped", "scaling")  # fmt: skip
 USUAL_SEEDS = 3  # more are counted beside a figure
 QUOTE = re.compile(r"(<!-- figure: (\w+)\.([\w-]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
 
