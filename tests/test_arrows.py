@@ -25,6 +25,7 @@ MAP = {
     "graphs": "errors",
     "rank_meeting": "",
     "ranks": "errors rank_meeting",
+    "launchers": "ranks",
     "envs": "display errors files ranges ranks",
     "scaffold": "envs.mujoco.robot errors",
     "show": "display errors files",  # what is shown is handed to it: it asks neither training nor algorithms
@@ -37,7 +38,7 @@ MAP = {
     "stages": "config config_files envs errors",
     "trust": "config envs errors files stages",
     # It knows jobs, and no algorithm.
-    "training": "children config envs errors files graphs policies ranks show stages",
+    "training": "children config envs errors files graphs launchers policies ranks show stages",
     "listing": "config_files errors files show training",
     "algorithms": "buffers config config_files data declared envs errors graphs policies ranges ranks training "
     "trust",
@@ -55,8 +56,8 @@ MAP = {
     "training.run_folder",
     "filming": "config envs errors measuring policies saved_run show training viewing",
     "motion_viewing": "envs errors show",
-    "runs": "algorithms.registry config config_files envs errors files measuring policies presets provenance "
-    "ranks rewards saved_run settings show stages training trust viewing",
+    "runs": "algorithms.registry children config config_files envs errors files launchers measuring policies "
+    "presets provenance ranks rewards saved_run settings show stages training trust viewing",
     "placing": "children envs errors",
     "seed_processes": "errors files placing runs show training",
     "experiment": "config envs errors files provenance ranges runs saved_run seed_processes show stages training",
@@ -64,9 +65,9 @@ MAP = {
     "runs saved_run seed_processes setting_names settings show stages training trust",
     "run": "config envs errors experiment export filming policies ranges rewards runs saved_run show training",
     "commands": "algorithms.registry algorithms.summaries comparing config config_files data declared envs errors "
-    "experiment export files filming listing measuring motion_viewing presets ranges recording rewards runs "
-    "saved_run scaffold setting_names settings show stages sweeping training.run_facts training.run_folder "
-    "training.standing trust",
+    "experiment export files filming launchers listing measuring motion_viewing presets ranges ranks recording "
+    "rewards runs saved_run scaffold setting_names settings show stages sweeping training.run_facts "
+    "training.run_folder training.standing trust",
     "cli": "children commands errors version",  # of the verbs their names: it imports the file of the one in use
     "__main__": "cli",
     "__init__": "algorithms.registry comparing gymnasium_ids listing nn run runs saved_run sweeping training "

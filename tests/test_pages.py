@@ -218,6 +218,8 @@ def understand(words: list[str]) -> None:
             subprocess.run([sys.executable, "-m", "ludus", *rest], check=True, capture_output=True)
         elif not {"--help", "--help-all"} & set(rest):
             run_verb(rest[0], rest[1:])
+    elif program in ("torchrun", "srun"):  # which start what follows
+        understand(rest[rest.index("ludus") :])
     elif program == "cd" and Path(rest[0]).is_dir():
         os.chdir(rest[0])
     elif program == "make":

@@ -20,15 +20,18 @@ from ludus.algorithms.on_policy.config import adapted
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.ppo.config import PPOTrainConfig
 from ludus.algorithms.ppo.job import PPOJob
-from ludus.errors import ConfigError
+from ludus.config import to_dict
+from ludus.errors import ConfigError, LudusError
 from ludus.files import TRANSIENT
+from ludus.launchers import STOPPED
 from ludus.presets import find_preset
 from ludus.provenance import facts_of
-from ludus.settings import apply_overrides
+from ludus.saved_run import trusted_config
+from ludus.settings import apply_overrides, with_procs
 from ludus.training import checkpoint, rank_parts
-from ludus.training.address import read_address
+from ludus.training.address import Address
 from ludus.training.checkpoint import checkpoints_in, load_training, newest_intact
-from ludus.training.local_ranks import STOPPED
+from ludus.training.elastic import MOST_LOSSES, again_while_lost
 from ludus.training.loop import Trainer
 from rank_processes import on_ranks
 from stopped_runs import assert_same_run, metric_rows, run
@@ -79,15 +82,21 @@ def create_run(folder: Path, preset: str, algo: str, settings: Settings) -> Path
     return folder
 
 
-def go_on(folder: Path, before: Callable[[], None] = lambda: None, codes: Sequence[int] = ()) -> None:
-    """Two ranks train to the end, or until they are stopped; what happens `before` happens on each."""
+def go_on(
+    folder: Path,
+    before: Callable[[], None] = lambda: None,
+    codes: Sequence[int] = (),
+    size: int = 2,
+    stop_at: int = 0,
+) -> None:
+    """So many ranks train to the end, or until they are stopped; what happens `before` happens on each."""
 
     def train() -> None:
-        os.environ[runs._TASK] = json.dumps({"overrides": {}, "facts": {"preset": PRESET}, "stop_at": 0})
         before()
-        runs._go_on_as_rank(read_address(folder))
+        config = with_procs(trusted_config(folder, trust=True), size)
+        runs._go_on_together(Address(folder), config, {"preset": PRESET}, (), None, stop_at)
 
-    on_ranks(2, train, codes=codes)
+    on_ranks(size, train, codes=codes)
 
 
 @pytest.fixture(scope="module")
@@ -234,12 +243,63 @@ def test_a_rank_without_a_part_in_the_checkpoint_begins_anew(
         raise ConfigError("broken")
 
     folder = make_run(tmp_path / "run")
-    go_on(folder, lambda: at_iteration(4, 1, break_down, monkeypatch), codes=[ranks.LOST, 1])
+    go_on(folder, lambda: at_iteration(4, 0, break_down, monkeypatch), codes=[1, 1])
     newest = newest_intact(folder / "checkpoints", pytest.fail)
     assert newest.name == f"step_{4 * STEPS:09d}"
     assert not (newest / "rank_1.json").exists()
     go_on(folder)
     assert (folder / "final").resolve().name == f"step_{ITERATIONS * STEPS:09d}"
+
+
+def test_another_number_of_ranks_goes_on_with_what_was_learned(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", env__num_envs=4, loop__total_steps=16 * STEPS, ppo__segments=4)
+    for size, share, steps in ((2, 4, 4), (4, 2, 8), (1, 8, 12)):
+        go_on(folder, size=size, stop_at=steps * STEPS)
+        newest = newest_intact(folder / "checkpoints", pytest.fail)
+        config, state = trusted_config(folder, trust=True), load_training(newest)[1]
+        assert newest.name == f"step_{steps * STEPS:09d}"
+        assert (config.procs, config.env.num_envs, to_dict(config)["ppo"]["segments"]) == (size, share, share)
+        assert (state["ranks"], state["counters"]["iteration"]) == (size, steps // 2)
+        assert len(list(newest.glob("rank_*.json"))) == size - 1
+
+
+def test_what_cannot_be_shared_out_equally_is_told_with_what_can() -> None:
+    config = find_preset(PRESET).config
+    assert with_procs(config, 2).env.num_envs == config.env.num_envs // 2
+    with pytest.raises(ConfigError, match="which 3 cannot share out equally"):
+        with_procs(config, 3)
+
+
+# Lost ranks -------------------------------------------------------------------------------------------
+def test_lost_ranks_are_started_again_as_long_as_the_run_gets_on(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    def attempt() -> None:
+        if len(told) < 8:
+            if len(told) % 2:
+                (tmp_path / f"step_{len(told):09d}").mkdir()
+            raise ranks.RankLostError("Rank 1 was ended by SIGKILL.")
+
+    again_while_lost(attempt, tmp_path, told.append)
+    assert told[0] == (
+        "Rank 1 was ended by SIGKILL. All ranks go on from the beginning: there is no checkpoint yet."
+    )
+    assert told[7].endswith("All ranks go on from step 7.")
+
+
+@pytest.mark.parametrize("error", [ranks.RankLostError("Rank 1 is gone."), ConfigError("no such thing")])
+def test_ranks_are_given_up_when_they_get_no_further_and_at_once_for_an_error_of_their_own(
+    error: Exception, tmp_path: Path
+) -> None:
+    told: list[str] = []
+
+    def attempt() -> None:
+        raise error
+
+    lost = isinstance(error, ranks.RankLostError)
+    with pytest.raises(LudusError, match="Given up after 5 losses since the beginning" if lost else "no such"):
+        again_while_lost(attempt, tmp_path, told.append)
+    assert len(told) == (MOST_LOSSES - 1 if lost else 0)
 
 
 @pytest.mark.parametrize(
@@ -263,13 +323,17 @@ def test_callbacks_cannot_be_taken_along(tmp_path: Path) -> None:
 
 
 # The command ----------------------------------------------------------------------------------------
-def train_command(folder: Path, **changes: Any) -> list[str]:
+def train_flags(**changes: Any) -> list[str]:
     settings = SETTINGS | {key.replace("__", "."): value for key, value in changes.items()}
     flags: list[str] = []
     for name, value in settings.items():
         flag = f"--{name.replace('_', '-')}"
         flags += [flag.replace("log.", "log.no-")] if value is False else [flag, str(value)]
-    return command("train", PRESET, "--run-dir", folder, *flags)
+    return flags
+
+
+def train_command(folder: Path, **changes: Any) -> list[str]:
+    return command("train", PRESET, "--run-dir", folder, *train_flags(**changes))
 
 
 def start(folder: Path, **changes: Any) -> tuple[Program, list[psutil.Process]]:
@@ -319,16 +383,23 @@ def test_ranks_end_with_a_command_that_is_killed(tmp_path: Path) -> None:
     assert run(command("resume", folder, "--total-steps", _soon(folder))).returncode == 0
 
 
-def test_a_killed_rank_is_told_and_the_run_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_is_killed_or_hangs_costs_the_work_since_the_last_checkpoint_and_nothing_else(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    length: Settings = {"loop__total_steps": 60 * STEPS, "eval__every": 10 * STEPS}
+    monkeypatch.setenv(ranks.DEADLINE, "3")
     folder = tmp_path / "run"
-    program, processes = start(folder, **LONG)
-    processes[1].kill()
-    assert program.wait() == 2
-    assert "Rank 1 was ended by SIGKILL. Go on with: ludus resume" in program.output()
-    assert "Traceback" not in program.output()
+    program, processes = start(folder, **length)
+    processes[1].send_signal(number)
+    assert program.wait() == 0, program.output()
+    why = "was ended by SIGKILL" if number == signal.SIGKILL else "has not answered for 3 s"
+    assert f"Rank 1 {why}" in program.output()
+    assert "All ranks go on from step" in program.output()
     assert gone(processes)
-    resumed = run(command("resume", folder, "--total-steps", _soon(folder)))
-    assert resumed.returncode == 0, resumed.stderr
+    straight = make_run(tmp_path / "straight", **length)
+    go_on(straight)
+    assert_same_run(folder, straight)
 
 
 def test_an_error_of_all_ranks_is_told_once_and_leaves_nothing_behind(tmp_path: Path) -> None:

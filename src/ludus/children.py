@@ -62,13 +62,17 @@ def start_process(
 def end_with_parent() -> None:
     """In a process that `start_process` has started: ask the system to kill it when its parent ends."""
     parent = os.environ.pop(_PARENT, "")
-    if not parent.isdigit():
-        return
+    if parent.isdigit():
+        end_with(int(parent))
+
+
+def end_with(parent: int) -> None:
+    """Ask the system to kill this process when its parent ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     else:
-        threading.Thread(target=_watch, args=(int(parent),), daemon=True).start()
-    if os.getppid() != int(parent):  # it has ended before the system was asked
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:  # it has ended before the system was asked
         os._exit(1)
 
 

@@ -80,7 +80,7 @@ def _run(verb: str, *arguments: str) -> None:
     try:
         run_verb(verb, list(arguments))
     except LudusError as error:
-        _fail(str(error))
+        _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         sys.exit(130)
@@ -170,11 +170,11 @@ def _format_warning(
     return _python_format(message, category, filename, lineno, line)
 
 
-def _fail(message: str) -> None:
+def _fail(message: str, code: int = 2) -> None:
     if os.environ.get(DEBUG):
         traceback.print_exc()
     print(f"ludus: {plain_text(message, keep_lines=True)}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

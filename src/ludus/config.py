@@ -136,6 +136,11 @@ class TrainConfig:
         return "Make --env.num-envs or --policy.hidden smaller."
 
     @property
+    def per_rank(self) -> tuple[str, ...]:
+        """Settings of which every process has so many for itself. Other processes share them out anew."""
+        return ("env.num_envs",)
+
+    @property
     def offline(self) -> bool:
         """Whether all is learned from recorded episodes, and no environment is stepped but to evaluate."""
         return False

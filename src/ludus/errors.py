@@ -7,6 +7,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import ClassVar
 
 DEBUG = "LUDUS_DEBUG"  # the variable of the environment that asks for stack traces as well
 _LONGEST_WORD, _MOST_CHOICES = 100, 2000  # that are compared for a hint: a stranger's file may name millions
@@ -20,6 +21,9 @@ class LudusError(Exception):
 
     Its text is plain: names out of a stranger's file cannot steer the terminal that shows it.
     """
+
+    exit_code: ClassVar[int] = 2
+    """Of the command that ends with it."""
 
     def __str__(self) -> str:
         return plain_text(super().__str__(), keep_lines=True)

@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import os
 import platform
+import socket
 import time
 import uuid
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+import psutil
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -50,6 +54,21 @@ def meet(url: str, rank: int, size: int, seat: Seat, longest_s: float) -> tuple[
     until = time.monotonic() + longest_s
     call = _call_all(store, size, until) if rank == 0 else _follow_call(store, rank, until)
     return dist.PrefixStore(call["name"], store), [Seat(*seat) for _, *seat in call["hellos"]]
+
+
+def interface_to(url: str) -> str:
+    """The network interface by which this machine reaches the store; empty where that cannot be told."""
+    host = urlsplit(url).hostname or os.environ.get("MASTER_ADDR", "")
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))  # which sends nothing
+            address = probe.getsockname()[0]
+    except OSError:
+        return ""
+    if address.startswith("127.") and host not in ("localhost", "127.0.0.1"):  # its own name for itself alone
+        return ""
+    named = (name for name, found in psutil.net_if_addrs().items() if address in [each.address for each in found])
+    return next(named, "")
 
 
 def _call_all(store: Store, size: int, until: float) -> dict[str, Any]:

@@ -19,14 +19,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ludus.errors import TrainingError
-from ludus.rank_meeting import meet, own_seat
+from ludus.rank_meeting import interface_to, meet, own_seat
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import Store
 
 VARIABLE = "LUDUS_RANK"  # of the environment of a process that is to join: a `Ticket` as JSON
-LOST = 3  # exit code of a rank that ends because another is gone
 DEADLINE = "LUDUS_RANK_TIMEOUT"  # of the environment: seconds after which a rank that does not answer is lost
 _LONGEST_WAIT_S = 1800.0  # for the other ranks, where the environment says nothing
 _LINE = 64  # bytes: what ranks write is never in the same line of a cache
@@ -38,6 +37,8 @@ _LOOK_AFTER_S = 0.1  # between looks whether the others are alive
 
 class RankLostError(TrainingError):
     """Another rank has ended, or hangs: this one cannot go on without it."""
+
+    exit_code = 3
 
 
 class Ticket(NamedTuple):
@@ -138,15 +139,13 @@ def own_stream(*path: int) -> tuple[int, ...]:
     return path if _Here.rank == 0 else (*path, *[0] * (2 - len(path)), _Here.rank)
 
 
-def is_called() -> bool:
-    """Whether this process was started as one of several ranks."""
-    return VARIABLE in os.environ or _Here.size > 1
-
-
 def join(ticket: Ticket | None = None) -> None:
-    """Become the rank that the environment names, and wait for the others; alone, or joined before: nothing."""
+    """Become the rank of the ticket, by default of the environment's, and wait for the others.
+
+    Who has joined before stays what it is.
+    """
     given = os.environ.pop(VARIABLE, "")  # processes that this one starts are no ranks
-    if ticket is None and not given:
+    if not is_alone():
         return
     ticket = ticket or Ticket(**json.loads(given))
     _Here.rank, _Here.size = ticket.rank, ticket.size
@@ -168,6 +167,8 @@ def _meet_others(ticket: Ticket) -> HostTransport:
         _Here.store = store
     except (RuntimeError, TimeoutError) as error:  # torch's own are RuntimeErrors
         raise RankLostError(f"The ranks have not met at {ticket.store}: {str(error).splitlines()[0]}.") from error
+    if interface := interface_to(ticket.store):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)  # else gloo asks what the machine's name means
     _Here.local_rank, _Here.local_size = here.index(ticket.rank), len(here)
     _Here.core_sharers = sum(seats[rank].cores == own.cores for rank in here)
     if memory < 0:

@@ -1,6 +1,7 @@
 """What can be done with a run: train, resume, load, evaluate, report, play. Command line and Python share it."""
 
 import importlib.util
+import io
 import itertools
 import json
 import os
@@ -8,8 +9,8 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ import yaml
 
 from ludus import ranks
 from ludus.algorithms.registry import Algorithm, address_of_algorithm, find_algorithm
+from ludus.children import end_with
 from ludus.config import TrainConfig, to_dict
 from ludus.config_files import PlainDumper
 from ludus.envs import display_of, make_vec_env
@@ -28,12 +30,13 @@ from ludus.envs.showing import make_shown_env, scene_of
 from ludus.envs.vec import VecEnv
 from ludus.errors import ConfigError, LudusError, plain_text, tell_exception
 from ludus.files import is_temporary, persistently, write_whole
+from ludus.launchers import Launch, find_launch, has_agent
 from ludus.measuring import Measured, cast_of, final_episodes, measure_run
 from ludus.policies.fit import refuse_misfit
 from ludus.presets import find_preset
 from ludus.provenance import facts_of, resumed
 from ludus.saved_run import holds_policy, load, load_from, run_config, trusted_config
-from ludus.settings import apply_overrides
+from ludus.settings import apply_overrides, with_procs
 from ludus.show.console import Console
 from ludus.show.episode_table import ranked_kinds
 from ludus.show.jsonl import JsonlSink, read_metrics, truncate_to
@@ -47,8 +50,9 @@ from ludus.stages import stages_with_whole_paths
 from ludus.training.address import Address, find_checkpoint, read_address, told_checkpoint
 from ludus.training.callbacks import Callback
 from ludus.training.checkpoint import checkpoints_in, clear_leftovers, set_aside_newer, step_of
+from ludus.training.elastic import again_while_lost
 from ludus.training.evaluator import Evaluation
-from ludus.training.going_back import set_aside_later
+from ludus.training.going_back import aside_runs, set_aside_later
 from ludus.training.interrupt import Interrupt
 from ludus.training.local_ranks import Place, run_ranks
 from ludus.training.loop import Trainer
@@ -90,6 +94,13 @@ def train(
     config = whole_config(preset, config, overrides)
     told = told_name(preset)
     facts = labels.facts() | facts_of(preset, config)
+    launch = find_launch()
+    if launch is not None and (launch.ticket.size > 1 or config.procs == 1):  # one task may start ranks of its own
+        name = labels.name or f"{launch.job or time.strftime('%Y%m%d-%H%M%S')}-{config.seed}"
+        wanted = run_dir or Path("runs") / told.replace(":", "-") / name
+        _join(launch, config.procs)
+        folder = Path(ranks.told_by_first(str(wanted)))  # clocks differ
+        return _train_launched(folder, config, facts, launch.job, callbacks, console, stop_at)
     with ExitStack() as held:
         folder = Path(run_dir) if run_dir else held.enter_context(new_folder(told, labels.name, str(config.seed)))
         if config.procs > 1:
@@ -143,10 +154,13 @@ def resume(
     """
     address = read_address(run)
     folder = address.folder
-    if ranks.is_called():
-        return _go_on_as_rank(address)
+    launch = find_launch()
+    if _TASK in os.environ and launch is not None:
+        return _go_on_as_rank(address, launch)
+    if launch is not None and launch.ticket.size > 1:
+        return _resume_launched(address, launch, callbacks, console, overrides or {}, trust, stop_at)
     with run_lock(folder):
-        config = apply_overrides(trusted_config(folder, trust), overrides or {})
+        config = _changed(trusted_config(folder, trust), overrides or {})
         facts = read_facts(folder) or facts_of(folder.resolve().parent.name, config)
         if overrides or checkpoints_in(folder / CHECKPOINTS):
             facts = resumed(facts, config)
@@ -158,6 +172,12 @@ def resume(
             _clear_leftovers(folder)
             _go_on(address, _where_to_go_on(address, screen), config, facts, screen, callbacks, stop_at)
     return folder
+
+
+def _changed(config: TrainConfig, overrides: dict[str, Any]) -> TrainConfig:
+    """The settings of a run that goes on with others. Other processes share its environments out anew."""
+    others = {name: value for name, value in overrides.items() if name != "procs"}
+    return apply_overrides(with_procs(config, overrides.get("procs", config.procs)), others)
 
 
 def _go_on(
@@ -187,7 +207,7 @@ def _go_on(
                 f"with: {_command('resume', folder)}"
             )
         screen.remember(_metrics_of(folder)[: trainer.counters.metric_rows])
-        if ranks.size() > 1 and checkpoint is None:
+        if checkpoint is None and (ranks.size() > 1 or not (folder / CONFIG).exists()):
             screen.plan(f"{told_name(str(facts.get('preset', '')))} → {folder}", _about(trainer))
         else:
             screen.plan(f"resuming {folder} at {_place(trainer)}", trainer.lines())
@@ -218,24 +238,31 @@ def _train_on_ranks(
     """A new run: its folder is made here, and the ranks go on with it from its beginning."""
     config.check()
     _refuse_what_stays_here(config, callbacks)
+    with _claimed(folder):
+        refuse_taken(folder)
+        create_run(folder, config, facts)
+        try:
+            task = {"facts": facts, "overrides": {}, "stop_at": stop_at}
+            _start_ranks(Address(folder), config, callbacks, console, task, place)
+        except (LudusError, KeyboardInterrupt):  # settings that do not work leave nothing behind
+            if not any((folder / name).exists() for name in (CHECKPOINTS, "metrics.jsonl")):
+                for name in (CONFIG, FACTS, MARK, STANDING):
+                    (folder / name).unlink(missing_ok=True)
+            raise
+    return folder
+
+
+@contextmanager
+def _claimed(folder: Path) -> Iterator[None]:
+    """The only one who trains in a folder, which goes again where the training leaves nothing in it."""
     is_new = not folder.exists()
     try:
         with run_lock(folder):
-            refuse_taken(folder)
-            create_run(folder, config, facts)
-            try:
-                task = {"facts": facts, "overrides": {}, "stop_at": stop_at}
-                _start_ranks(Address(folder), config, callbacks, console, task, place)
-            except (LudusError, KeyboardInterrupt):  # settings that do not work leave nothing behind
-                if not any((folder / name).exists() for name in (CHECKPOINTS, "metrics.jsonl")):
-                    for name in (CONFIG, FACTS, MARK, STANDING):
-                        (folder / name).unlink(missing_ok=True)
-                raise
+            yield
     finally:
         if is_new:
             with suppress(OSError):  # it is not empty
                 folder.rmdir()
-    return folder
 
 
 def _refuse_what_stays_here(config: TrainConfig, callbacks: Sequence[Callback]) -> None:
@@ -254,31 +281,113 @@ def _start_ranks(
 ) -> None:
     """Let so many processes as the run asks for go on with it; `task` is what they cannot read in its folder."""
     _refuse_what_stays_here(config, callbacks)
-    quiet = console is not None and console.quiet
+    folder, quiet = address.folder, console is not None and console.quiet
+    told, address_now = json.dumps(task, default=str), _going_back_once(address)
+
+    def attempt() -> None:
+        place(["resume", str(address_now())], config.procs, quiet, **{_TASK: told})
+
     try:
-        told = json.dumps(task, default=str)
-        place(["resume", str(address)], config.procs, quiet, **{_TASK: told})
+        again_while_lost(attempt, folder / CHECKPOINTS, (console or Console("quiet")).warning)
     except LudusError as error:
-        if not checkpoints_in(address.folder / CHECKPOINTS):
+        if not checkpoints_in(folder / CHECKPOINTS):
             raise
-        raise LudusError(f"{error} Go on with: {_command('resume', address.folder)}") from error
+        raise LudusError(f"{error} Go on with: {_command('resume', folder)}") from error
 
 
-def _go_on_as_rank(address: Address) -> Path:
-    """In a process that `_start_ranks` has started; its parent holds the lock, and has looked who is trusted."""
-    folder, task = address.folder, json.loads(os.environ.pop(_TASK))
-    try:
-        ranks.join()
-        config = apply_overrides(trusted_config(folder, trust=True), task["overrides"])
-        with Console("auto" if ranks.is_first() else "quiet") as screen:
-            checkpoint = None
-            if ranks.is_first() and (folder / CHECKPOINTS).exists():
-                _clear_leftovers(folder)
-                checkpoint = _where_to_go_on(address, screen)
-            found = ranks.told_by_first(checkpoint and str(checkpoint))
-            _go_on(address, found and Path(found), config, task["facts"], screen, (), task["stop_at"])
-    except ranks.RankLostError:
-        sys.exit(ranks.LOST)
+def _going_back_once(address: Address) -> Callable[[], Address]:
+    """What to go on with: the checkpoint that was asked for; once the run has gone back to it, the newest."""
+    if not address.which:
+        return lambda: address
+    step = step_of(find_checkpoint(address, to_resume=True, warn=lambda _: None))
+    later = [other for other in checkpoints_in(address.folder / CHECKPOINTS) if step_of(other) > step]
+    asides = len(aside_runs(address.folder))
+    return lambda: address if later and len(aside_runs(address.folder)) == asides else Address(address.folder)
+
+
+def _go_on_as_rank(address: Address, launch: Launch) -> Path:
+    """In a process that a `Place` has started; its parent holds the lock, and has looked who is trusted."""
+    task = json.loads(os.environ.pop(_TASK))
+    ranks.join(launch.ticket)
+    config = _changed(trusted_config(address.folder, trust=True), task["overrides"])
+    _go_on_together(address, config, task["facts"], (), None, task["stop_at"])
+    return address.folder
+
+
+def _go_on_together(
+    address: Address,
+    config: TrainConfig,
+    facts: dict[str, Any],
+    callbacks: Sequence[Callback],
+    console: Console | None,
+    stop_at: int,
+) -> None:
+    """On every rank: from the checkpoint that rank 0 finds, or from the beginning."""
+    with (console or Console()) if ranks.is_first() else Console("quiet", io.StringIO()) as screen:
+        checkpoint = None
+        if ranks.is_first() and (address.folder / CHECKPOINTS).exists():
+            _clear_leftovers(address.folder)
+            checkpoint = _where_to_go_on(address, screen)
+        found = ranks.told_by_first(checkpoint and str(checkpoint))
+        _go_on(address, found and Path(found), config, facts, screen, callbacks, stop_at)
+
+
+def _join(launch: Launch, procs_given: int) -> None:
+    """In a process that torchrun or srun has started."""
+    size = launch.ticket.size
+    if procs_given not in (1, size):
+        raise ConfigError(f"--procs {procs_given}: {size} ranks were started. Leave out --procs.")
+    if has_agent():
+        end_with(os.getppid())  # torchrun's ranks would train on without it
+    if size > 1:
+        ranks.join(launch.ticket)
+
+
+def _train_launched(
+    folder: Path,
+    config: TrainConfig,
+    facts: dict[str, Any],
+    job: str,
+    callbacks: Sequence[Callback],
+    console: Console | None,
+    stop_at: int,
+) -> Path:
+    """On every rank. A launcher that starts its ranks again gives the same command: then the run goes on."""
+    config, facts = replace(config, procs=ranks.size()), facts | ({"job": job} if job else {})
+    with ExitStack() as held:
+        going_on = finished = False
+        if ranks.is_first():
+            held.enter_context(_claimed(folder))
+            going_on = bool(job) and read_facts(folder).get("job") == job
+            finished = going_on and is_finished(folder)
+            if not going_on:
+                refuse_taken(folder)
+        going_on, finished = ranks.told_by_first([going_on, finished])
+        if finished:
+            return folder
+        if going_on:
+            config = with_procs(trusted_config(folder, trust=False), ranks.size())
+            facts = resumed(read_facts(folder), config)
+        _go_on_together(Address(folder), config, facts, callbacks, console, stop_at)
+    return folder
+
+
+def _resume_launched(
+    address: Address,
+    launch: Launch,
+    callbacks: Sequence[Callback],
+    console: Console | None,
+    overrides: dict[str, Any],
+    trust: bool,
+    stop_at: int,
+) -> Path:
+    """On every rank."""
+    folder, size = address.folder, launch.ticket.size
+    config = _changed(trusted_config(folder, trust), {**overrides, "procs": size})
+    facts = resumed(read_facts(folder) or facts_of(folder.resolve().parent.name, config), config)
+    _join(launch, overrides.get("procs", size))
+    with run_lock(folder) if ranks.is_first() else nullcontext():
+        _go_on_together(address, config, facts, callbacks, console, stop_at)
     return folder
 
 

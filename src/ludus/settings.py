@@ -14,6 +14,8 @@ from ludus.errors import ConfigError
 from ludus.policies.config import LAYER_SETTINGS, LAYERS_AFTER
 from ludus.setting_names import flag_of, names_of, translate, unknown_setting
 
+_MOST_NAMED = 8  # numbers in an error
+
 
 # Files and overrides ----------------------------------------------------------------------------
 def load_config(path: Path, base: C) -> C:
@@ -54,6 +56,25 @@ def apply_overrides(config: C, overrides: dict[str, Any]) -> C:
             place = place.setdefault(part, {})
         place[last] = copy.deepcopy(to_dict(value))  # what is added to it is not the caller's
     return settle(from_dict(nested, config), _names(overrides))
+
+
+def with_procs(config: C, procs: int) -> C:
+    """The same training by another number of processes: together they take as many steps an iteration."""
+    if procs == config.procs:
+        return config
+    changes: dict[str, Any] = {"procs": procs}
+    for name in config.per_rank:
+        section, _, field = name.partition(".")
+        total = getattr(getattr(config, section), field) * config.procs
+        if total % procs:
+            can = [str(n) for n in range(1, total + 1) if total % n == 0]
+            choice = ", ".join(can if len(can) < _MOST_NAMED else [*can[: _MOST_NAMED - 1], "…", can[-1]])
+            raise ConfigError(
+                f"--procs {procs}: --{name.replace('_', '-')} of all processes of the run together is {total}, "
+                f"which {procs} cannot share out equally. Choose one of {choice}."
+            )
+        changes.setdefault(section, {})[field] = total // procs
+    return from_dict(changes, config)
 
 
 # What a user asked for --------------------------------------------------------------------------

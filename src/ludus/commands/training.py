@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from ludus import ranks
 from ludus.algorithms.summaries import algorithm_summaries
 from ludus.commands.arguments import Flag, Verb, call, number_registry, take_flag, take_number, take_option
 from ludus.commands.environments import presets_text
 from ludus.errors import ConfigError
+from ludus.launchers import exit_code_when_stopped, find_launch
 from ludus.presets import OPEN_KINDS, find_preset, preset_summaries
 from ludus.ranges import read_seeds
 from ludus.training.run_facts import make_labels
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
 # Whose value may be named like a preset.
 TAKES_TEXT = ("--run-dir", "--config", "--algo", "--data", "--from", "--name", "--tags", "--note")
-_EXIT_INTERRUPTED = 75  # "temporary failure": the run was saved and can be resumed
 
 
 def train(arguments: list[str]) -> None:
@@ -65,6 +66,8 @@ def _train(name: str, rest: list[str]) -> None:
     if chosen is not None:
         if "seed" in given:
             raise ConfigError("--seed and --seeds both say with which seed to train: give one of them.")
+        if (launch := find_launch()) is not None and launch.ticket.size > 1:
+            raise ConfigError("--seeds: torchrun and srun start the ranks of one training; give it one --seed.")
         from ludus.experiment import train_seeds
 
         outcome = train_seeds(name, chosen, run_dir, config, stop_at=stop_at, at_once=at_once, labels=labels)
@@ -194,9 +197,10 @@ def resume(arguments: list[str]) -> None:
         total_steps: int = 0,
         stop_at: int = 0,
         device: str = "",
+        procs: int = 0,
         at_once: int = 0,
         trust: Annotated[bool, Flag] = False,
-    ) -> tuple[Path, int, int, str, int, bool]:
+    ) -> tuple[Path, int, int, str, int, int, bool]:
         """Go on with a run, exactly where it was; with several seeds or a sweep, with all that is not finished.
 
         Args:
@@ -204,12 +208,14 @@ def resume(arguments: list[str]) -> None:
             total_steps: Train to this many steps instead of those planned.
             stop_at: Save and stop at the first iteration that reaches this step; schedules stay as planned.
             device: Go on here instead: cpu or cuda. All is kept but the random streams, which begin anew.
+            procs: Go on with so many processes instead, which share the run's environments out anew. What was
+                learned is kept; episodes begin anew.
             at_once: Of several runs, how many at once; by default one a core, if memory suffices.
             trust: Import the code that the run names, though you did not train it on this machine.
         """
-        return run, total_steps, stop_at, device, at_once, trust
+        return run, total_steps, stop_at, device, procs, at_once, trust
 
-    run, total_steps, stop_at, device, at_once, trust = call(arguments_of, arguments, "ludus resume")
+    run, total_steps, stop_at, device, procs, at_once, trust = call(arguments_of, arguments, "ludus resume")
     from ludus.experiment import is_experiment, resume_seeds
     from ludus.runs import resume as resume_run
     from ludus.training.run_folder import is_sweep
@@ -217,25 +223,31 @@ def resume(arguments: list[str]) -> None:
     if is_sweep(run):
         from ludus.sweeping.driving import Means, resume_sweep
 
-        if total_steps or stop_at or device:
+        if total_steps or stop_at or device or procs:
             raise ConfigError(
                 f"A sweep goes on as it was planned; 'ludus sweep {run} --trials N' gives it more trials."
             )
         sys.exit(resume_sweep(run, Means(at_once, trust=trust)).exit_code)
     if is_experiment(run):
+        if procs:
+            raise ConfigError("--procs: give it with one seed's run, not with the folder of all.")
         sys.exit(resume_seeds(run, total_steps, stop_at, device, trust, at_once).exit_code)
 
     overrides: dict[str, Any] = {"loop.total_steps": total_steps, "loop.epochs": 0} if total_steps else {}
     overrides |= {"device": device} if device else {}
+    overrides |= {"procs": procs} if procs else {}
     _exit_if_incomplete(resume_run(run, overrides=overrides, trust=trust, stop_at=stop_at), stop_at)
 
 
 def _exit_if_incomplete(folder: Path, stop_at: int) -> None:
-    """A run that stopped where it was told to has done what was asked: a scheduler must not start it again."""
+    """A run that stopped where it was told to has done what was asked: a scheduler must not start it again.
+
+    Rank 0 speaks for all: the others end while it still measures the policy.
+    """
     from ludus.runs import reached_its_end
 
-    if not reached_its_end(folder, stop_at):
-        sys.exit(_EXIT_INTERRUPTED)
+    if ranks.is_first() and not reached_its_end(folder, stop_at):
+        sys.exit(exit_code_when_stopped())
 
 
 VERBS: dict[str, Verb] = {"train": train, "resume": resume}

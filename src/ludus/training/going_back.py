@@ -23,7 +23,7 @@ def set_aside_later(checkpoint: Path) -> Path | None:
     if not later:
         return None
     best, final = best_checkpoint(checkpoint.parent), pointed_by(run / FINAL)
-    aside = _new_folder(run / SET_ASIDE)
+    aside = _new_folder(run)
     for name in RECORDS:
         if (run / name).exists():
             shutil.copyfile(run / name, aside / name)
@@ -41,9 +41,15 @@ def set_aside_later(checkpoint: Path) -> Path | None:
     return aside
 
 
-def _new_folder(parent: Path) -> Path:
-    parent.mkdir(exist_ok=True)
-    taken = [int(path.name) for path in parent.iterdir() if path.name.isdigit()]
-    folder = parent / str(max(taken, default=0) + 1)
-    folder.mkdir()
+def aside_runs(run: Path) -> list[Path]:
+    """What was set aside of a run, oldest first."""
+    folder = run / SET_ASIDE
+    found = [path for path in folder.iterdir() if path.name.isdigit()] if folder.exists() else []
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def _new_folder(run: Path) -> Path:
+    taken = aside_runs(run)
+    folder = run / SET_ASIDE / str(int(taken[-1].name) + 1 if taken else 1)
+    folder.mkdir(parents=True)
     return folder

@@ -104,7 +104,7 @@ class Nccl:
             if now - alive_at > _GRACE_S or now - heard_at > longest_s:
                 sys.stderr.write(lost or f"No rank has answered for {now - heard_at:.0f} s.")
                 sys.stderr.flush()
-                os._exit(ranks.LOST)
+                os._exit(ranks.RankLostError.exit_code)
 
 
 def _nameless_file() -> str:

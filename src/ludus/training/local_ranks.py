@@ -21,16 +21,17 @@ from typing import IO, Any, Protocol
 from ludus import ranks
 from ludus.children import start_process
 from ludus.errors import LudusError
+from ludus.launchers import STOPPED
 
-STOPPED = 75  # exit code of a training that was stopped, and can be resumed
-_GRACE_S = 60.0  # in which ranks end by themselves when another has failed: rank 0 saves what was learned
+_GRACE_S = 60.0  # in which ranks end by themselves when another has failed: rank 0 may save what was learned
+_GRACE_AFTER_LOSS_S = 5.0  # and when another was lost: they have nothing to save
 _POLL_S = 0.05
 _READ_S = 2.0  # in which the last of what an ended rank wrote is read
 _MOST_LINES = 500  # that are kept of it
 _SENTENCE = "ludus: "  # how the command begins what went wrong
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Exit codes after a signal that came before a rank could save, or a second one.
-_LEFT_AT_ONCE = (130, -signal.SIGINT, -signal.SIGTERM, ranks.LOST)
+_LEFT_AT_ONCE = (130, -signal.SIGINT, -signal.SIGTERM, ranks.RankLostError.exit_code)
 
 
 class Place(Protocol):
@@ -74,6 +75,7 @@ class _Rank:
         self, ticket: ranks.Ticket, arguments: Sequence[str], quiet: bool, variables: dict[str, str]
     ) -> None:
         self.rank = ticket.rank
+        self.given_up = False  # it did not end by itself
         self.errors: deque[str] = deque(maxlen=_MOST_LINES)
         self._relays = _is_replaced(sys.stdout)
         shown = ticket.rank == 0 and not quiet
@@ -112,6 +114,20 @@ class _Rank:
     @property
     def failed(self) -> bool:
         return self.code not in (None, 0, STOPPED)
+
+    @property
+    def lost_another(self) -> bool:
+        """Whether it failed because of another rank."""
+        return self.given_up or self.code == ranks.RankLostError.exit_code
+
+    def told(self) -> str:
+        """In its own words what went wrong; empty where it has said nothing."""
+        at = next((i for i, line in enumerate(self.errors) if line.startswith(_SENTENCE)), len(self.errors))
+        return "".join(list(self.errors)[at:]).removeprefix(_SENTENCE).strip()
+
+    def give_up(self) -> None:
+        self.given_up = self.given_up or self.code is None
+        self.send(signal.SIGKILL)
 
     def send(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -166,11 +182,13 @@ def _wait_for(processes: Sequence[_Rank]) -> None:
     deadline = None
     while any(process.code is None for process in processes):
         time.sleep(_POLL_S)
-        if deadline is None and any(process.failed for process in processes):
-            deadline = time.monotonic() + _GRACE_S
+        failed = [process for process in processes if process.failed]
+        if deadline is None and failed:
+            lost = any((process.code or 0) < 0 or process.lost_another for process in failed)
+            deadline = time.monotonic() + (_GRACE_AFTER_LOSS_S if lost else _GRACE_S)
         if deadline is not None and time.monotonic() > deadline:
             for process in processes:
-                process.send(signal.SIGKILL)
+                process.give_up()
 
 
 def _refuse_failed(processes: Sequence[_Rank], interrupted: bool) -> None:
@@ -180,15 +198,18 @@ def _refuse_failed(processes: Sequence[_Rank], interrupted: bool) -> None:
         return
     if interrupted and all(process.code in _LEFT_AT_ONCE for process in failed):
         raise KeyboardInterrupt
-    first = next((process for process in failed if process.code != ranks.LOST), failed[0])
+    lost = LudusError if interrupted else ranks.RankLostError  # what was to end is not started again
+    first = next((process for process in failed if not process.lost_another), None)
+    if first is None:  # one hangs
+        raise lost(next((told for process in failed if (told := process.told())), "A rank was lost."))
     assert first.code is not None
     if first.code < 0:
         name = signal.Signals(-first.code).name
-        raise ranks.RankLostError(f"Rank {first.rank} was ended by {name}.")
-    at = next((i for i, line in enumerate(first.errors) if line.startswith(_SENTENCE)), None)
-    if at is None:  # a fault of Ludus' own: its stack trace is what a report of it needs
+        why = ", as the system does where memory runs out" if -first.code == signal.SIGKILL else ""
+        raise lost(f"Rank {first.rank} was ended by {name}{why}.")
+    told = first.told()
+    if not told:  # a fault of Ludus' own: its stack trace is what a report of it needs
         if first.rank > 0:
             sys.stderr.write("".join(first.errors))
         raise LudusError(f"Rank {first.rank} failed (exit code {first.code}); what it wrote is above.")
-    told = "".join(list(first.errors)[at:]).removeprefix(_SENTENCE).strip()
     raise LudusError(told if first.rank == 0 else f"Rank {first.rank}: {told}")

@@ -57,7 +57,7 @@ from ludus.training.interrupt import Interrupt
 from ludus.training.job import Job
 from ludus.training.progress import Progress
 from ludus.training.ram import short_of_memory
-from ludus.training.rank_parts import load_own, own_part, save_together
+from ludus.training.rank_parts import load_own, own_part, save_together, why_anew
 from ludus.training.run_folder import BEST, CONFIG
 from ludus.training.run_logs import RunLogs
 from ludus.training.saving_times import is_due, saving_lines
@@ -515,9 +515,10 @@ class Trainer:
     def _save_emergency(self, error: BaseException) -> None:
         """Something broke: keep what was learned. The environments are in an unknown state and start anew.
 
-        Rank 0 does it alone: nothing is known of the others.
+        Rank 0 does it alone: nothing is known of the others. Where another rank was lost nothing is kept: from the
+        last whole checkpoint all go on bit for bit.
         """
-        if not ranks.is_first():
+        if not ranks.is_first() or isinstance(error, ranks.RankLostError):
             return
         if isinstance(error, CheckpointError) or self.step == 0 or not hasattr(self, "job"):  # of the next stage
             return
@@ -533,6 +534,7 @@ class Trainer:
             "job": self.job.state(whole),
             "counters": self.counters.saved(),
             "logged": self._logged.state(),
+            "ranks": ranks.size(),
         }
 
     def restore(self, checkpoint: Path, set_aside: Callable[[Path], Any] = set_aside_newer) -> None:
@@ -549,9 +551,7 @@ class Trainer:
             if self.counters.logged_batches > self.counters.iteration * self.plan.batches_per_iteration:
                 raise ValueError("more batches are logged than were made")
             if not self.job.load_state(state["job"], self.counters.iteration):
-                self.console.warning(
-                    "This is an emergency checkpoint: what the environments were doing is not in it."
-                )
+                self.console.warning(why_anew(state))
         except MALFORMED as error:
             reason = plain_text(f"{type(error).__name__}: {error}", 300)
             raise CheckpointError(f"{checkpoint} does not fit its run's configuration: {reason}") from error

@@ -10,6 +10,8 @@ from ludus.envs.vec import State
 from ludus.errors import CheckpointError, UnsavedError
 from ludus.training.checkpoint import load_part, load_training, write_part
 
+_ENVIRONMENTS = "collector"  # where in a job's state lies what depends on how many environments a rank has
+
 
 def save_together(
     folder: Path, step: int, own: Callable[[], State], save: Callable[[Sequence[Path]], Path]
@@ -46,14 +48,32 @@ def own_part(state: State, paths: Sequence[str]) -> State:
 def load_own(checkpoint: Path, paths: Sequence[str]) -> State:
     """What `load_training` loads, with the job's state as this rank had it.
 
-    A rank that has no part in the checkpoint has nothing at these paths: what it had for itself begins anew.
+    A rank that has no part in the checkpoint has nothing at these paths: what it had for itself begins anew. Where
+    another number of ranks has saved, environments are shared out otherwise: they begin anew on all.
     """
     state = load_training(checkpoint)[1]
     if not ranks.is_first():
         part = load_part(checkpoint, ranks.rank())
         for path in paths:
             _parent(state["job"], path)[path.rpartition("/")[2]] = part.get(path)
+    if _ENVIRONMENTS in paths and _ranks_of(state) != ranks.size():
+        state["job"][_ENVIRONMENTS] = None
     return state
+
+
+def why_anew(state: State) -> str:
+    """Why a training goes on from this state, but not bit for bit."""
+    before, now = _ranks_of(state), ranks.size()
+    if before == now:
+        return "This is an emergency checkpoint: what the environments were doing is not in it."
+    return (
+        f"{before} rank{'s' * (before > 1)} saved this, and {now} go{'es' * (now == 1)} on with it: what was "
+        "learned is kept, episodes begin anew. From here on the run is not repeated bit for bit."
+    )
+
+
+def _ranks_of(state: State) -> int:
+    return int(state.get("ranks", 1))  # older checkpoints are of one process
 
 
 def _parent(state: State, path: str) -> Any:

@@ -51,3 +51,7 @@ class AMPTrainConfig(PPOTrainConfig):
     """The discriminator."""
 
     imitates: ClassVar[bool] = True
+
+    @property
+    def per_rank(self) -> tuple[str, ...]:
+        return (*super().per_rank, "adversary.batch_size")

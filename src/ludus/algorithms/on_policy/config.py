@@ -107,6 +107,10 @@ class OnPolicyTrainConfig(TrainConfig):
         )
 
     @property
+    def per_rank(self) -> tuple[str, ...]:
+        return (*super().per_rank, f"{self.section}.segments", f"{self.section}.batch_size")
+
+    @property
     def gamma(self) -> float:
         """Discount of the returns that rollouts are measured by."""
         return 0.99

@@ -172,10 +172,11 @@ class OnPolicyJob(Job):
         ]
 
     def state(self, whole: bool) -> State:
-        learner = {self.config.section: self.learner.state()}
-        if whole:
-            return {**learner, "collector": self.collector.state()}
-        return {**learner, "collector": None, "lessons": self.collector.lessons()}
+        return {
+            self.config.section: self.learner.state(),
+            "collector": self.collector.state() if whole else None,
+            "lessons": self.collector.lessons(),  # for a rank that has no collector in it
+        }
 
     def own_paths(self) -> tuple[str, ...]:
         return "collector", f"{self.config.section}/generator"

@@ -105,6 +105,11 @@ class StoreTrainConfig(TrainConfig):
     }
 
     @property
+    def per_rank(self) -> tuple[str, ...]:
+        stepped = () if self.offline else (*super().per_rank, "replay.steps")
+        return (*stepped, "replay.batch_size")
+
+    @property
     def memory_advice(self) -> str:
         if self.offline:
             return (
