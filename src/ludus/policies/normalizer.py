@@ -74,14 +74,20 @@ class ObsNormalizer(nn.Module):
 
     def _of_all_ranks(self, own: Iterable[_Moments]) -> Iterator[_Moments]:
         """What each rank has seen, in the order of the ranks."""
-        with self.mean.device:  # made there: a copy would wait for a GPU
-            seen = type(self)(tuple(self.mean.shape), mask=len(self.mean) - self.mask_start)
-        for moments in own:
-            seen._merge(*moments)
-        flat = torch.cat([seen.count.reshape(1), seen.mean.flatten(), seen.m2.flatten()])
-        for count, *both in (row.split([1, *[self.mean.numel()] * 2]) for row in ranks.gather(flat)):
-            mean, m2 = (part.view_as(self.mean)[: self.mask_start] for part in both)
-            yield count[0], mean, m2
+        flat = self._flat(list(own))
+        for count, mean, m2 in (row.split([1, *[(len(flat) - 1) // 2] * 2]) for row in ranks.gather(flat)):
+            seen = self.mean[: self.mask_start]
+            yield count[0], mean.view_as(seen), m2.view_as(seen)
+
+    def _flat(self, own: list[_Moments]) -> Tensor:
+        """Number, mean and squares of all these together, in a row: what a rank tells the others."""
+        total = sum(n for n, _, _ in own)
+        mean = m2 = torch.zeros_like(self.mean[: self.mask_start])
+        for n, part, _ in own:
+            mean = mean + part * (n / total)
+        for n, part, squares in own:
+            m2 = m2 + squares + (part - mean).square() * n
+        return torch.cat([mean.new_full((1,), float(total)), mean.flatten(), m2.flatten()])
 
     def _merge(self, n: int | Tensor, mean: Tensor, squares: Tensor) -> None:
         old_mean, m2 = self.mean[: self.mask_start], self.m2[: self.mask_start]

@@ -180,7 +180,7 @@ def _standardized(x: Tensor, present: Tensor | None) -> Tensor:
 def _moments(x: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
     """Mean and variance over the steps at which an agent was present (None: at all), on all ranks."""
     if not ranks.is_alone():
-        return _moments_of_all(x, torch.ones_like(x) if present is None else present)
+        return _moments_of_all(x, present)
     if present is None:
         variance, mean = torch.var_mean(x)
         return mean, variance
@@ -189,10 +189,17 @@ def _moments(x: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
     return mean, ((x - mean).square() * present).sum() / (n - 1)
 
 
-def _moments_of_all(x: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """The same over several ranks."""
-    values, weights = x.double(), present.double()
-    n, total = ranks.add_up(torch.stack([weights.sum(), (values * weights).sum()])).unbind()
-    mean = total / n.clamp(min=2.0)
-    squares = ranks.add_up(((values - mean).square() * weights).sum())
-    return mean.to(x.dtype), (squares / (n.clamp(min=2.0) - 1)).to(x.dtype)
+def _moments_of_all(x: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The same over several ranks: the moments of each, merged."""
+    if present is None:
+        variance, mean = torch.var_mean(x, correction=0)
+        own = [torch.full_like(mean, x.numel()), mean, variance * x.numel()]
+    else:
+        n = present.sum()
+        mean = (x * present).sum() / n.clamp(min=1.0)
+        own = [n, mean, ((x - mean).square() * present).sum()]
+    counts, means, squares = ranks.gather(torch.stack(own).double()).unbind(1)
+    n = counts.sum().clamp(min=2.0)
+    mean = (counts * means).sum() / n
+    variance = (squares + counts * (means - mean).square()).sum() / (n - 1)
+    return mean.to(x.dtype), variance.to(x.dtype)
