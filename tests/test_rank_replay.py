@@ -6,6 +6,7 @@ the things that ranks have in common: then they must differ by much more.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -23,12 +24,14 @@ from ludus.algorithms.replay.job import make_learner, make_policy
 from ludus.algorithms.replay.learner import ReplayLearner
 from ludus.algorithms.replay.online import OffPolicyJob
 from ludus.algorithms.reward import rrd
+from ludus.algorithms.reward.job import RewardJob
 from ludus.algorithms.reward.rrd import return_scale
 from ludus.buffers.episodes import EpisodeStore
 from ludus.policies import normalizer
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
 from rank_processes import on_ranks
+from test_data import write_libero
 from test_ranks import keep_to_itself
 
 Settings = dict[str, Any]
@@ -291,3 +294,26 @@ def test_returns_on_every_step_are_scaled_by_those_of_all_ranks() -> None:
 
     first, second = on_ranks(2, scaled)
     assert first[2:] == second[2:] == [min(first[0], second[0]), max(first[1], second[1])]
+
+
+# Recorded episodes ------------------------------------------------------------------------------------
+def test_ranks_learn_one_reward_from_recorded_episodes_and_measure_it_once(tmp_path: Path) -> None:
+    file = write_libero(tmp_path / "task_demo.hdf5", demos=6, failures=3)
+    settings = {"data.path": str(file), "data.held_out": 0.25, "reward.hidden": (8,), "replay.train_batches": 5,
+                "data.keys": ("joint_states",), "reward.rrd_batch_size": 8,
+                "reward.rrd_sample_size": 4}  # fmt: skip
+    config = apply_overrides(find_preset("rrd-libero").config, settings)
+
+    def learned() -> list[Any]:
+        job = make_job(config, CPU)
+        assert isinstance(job, RewardJob)
+        for number in range(2):
+            job.iteration(number, 0.0, lambda share, batch: None)
+        state = [value.clone() for value in job.model.state_dict().values()]
+        return [state, job.evaluate(lambda: False), job.batches.drawn()["row"], job.batches.reward_losses]
+
+    first, second = on_ranks(2, learned)
+    assert all(torch.equal(a, b) for a, b in zip(first[0], second[0], strict=True))
+    assert first[1] == second[1]
+    assert not torch.equal(first[2], second[2])  # each draws for itself
+    assert torch.equal(first[3], second[3])
