@@ -1,24 +1,31 @@
 """`ludus sweep`: what is searched, who goes on, and that a kill at any moment loses and repeats nothing."""
 
+import io
 import json
 import math
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from ludus.errors import ConfigError, LudusError
 from ludus.presets import find_preset
 from ludus.runs import write_config
+from ludus.seed_processes import Pool
 from ludus.show.comparison import ComparedRun, Curve, Group, Numbers
 from ludus.show.statistics import difference
-from ludus.show.sweep import verdict_lines
+from ludus.show.sweep import ShownParameter, ShownTrial, SweepNumbers, verdict_lines
+from ludus.show.sweep_page import sweep_page
+from ludus.show.sweep_view import Progress, RunningLine, SweepView, summary_lines
 from ludus.sweeping.driving import Means, open_sweep, resume_sweep
 from ludus.sweeping.halving import Standing, expected_steps, next_to_promote, ranked, rung_steps, steps_anew
 from ludus.sweeping.plan import Plan, SavedSweep, make_sweep, plan_of, write_plan
+from ludus.sweeping.search import Clock, Search
 from ludus.sweeping.space import read_parameter, read_space
 from ludus.sweeping.suggesting import Known, importances, suggest
 from ludus.sweeping.trials import create_trial, look_at, read_trials, score_of
@@ -188,6 +195,7 @@ def known(count: int, sampler: Any = "tpe") -> list[Known]:
     space, told = read_space(PARAMS, CONFIG), list[Known]()
     for _ in range(count):
         values = suggest(space, told, sampler, seed=3)
+        assert values is not None
         told.append(Known(values, [quality(values)], complete=True))
     return told
 
@@ -200,7 +208,16 @@ def test_suggestions_come_near_the_best_and_depend_on_nothing_but_the_trials() -
     space = read_space(PARAMS, CONFIG)
     assert suggest(space, told, "tpe", 3) == suggest(space, told, "tpe", 3)
     unfinished = [Known(told[0].values, []), Known(told[1].values, [], failed=True), *told[2:]]
-    assert suggest(space, unfinished, "tpe", 3).keys() == PARAMS.keys()
+    assert (suggest(space, unfinished, "tpe", 3) or {}).keys() == PARAMS.keys()
+
+
+def test_no_values_are_tried_twice() -> None:
+    space = read_space({"ppo.minibatches": "choice(2,4,8)", "ppo.update_epochs": "uniform(1,3)"}, CONFIG)
+    told: list[Known] = []
+    while (values := suggest(space, told, "tpe", 0)) is not None:
+        assert values not in [trial.values for trial in told]
+        told.append(Known(values, [1.0], complete=True))
+    assert len(told) == 9
 
 
 def test_the_setting_that_matters_is_the_most_important() -> None:
@@ -312,6 +329,27 @@ def test_code_that_a_strangers_sweep_names_is_not_imported(tmp_path: Path) -> No
         resume_sweep(folder, Means(quiet=True))
 
 
+# Time -----------------------------------------------------------------------------------------------------
+def searching(sweep: SavedSweep, until: float) -> Search:
+    return Search(
+        sweep, Pool([], 2, alike=False), lambda trial: None, clock=Clock(until, seconds=50.0, steps=1_000)
+    )
+
+
+def test_the_search_ends_when_only_the_confirmation_has_time_left(tmp_path: Path) -> None:
+    sweep = made(tmp_path / "all")
+    search = searching(sweep, math.inf)
+    full = CONFIG.loop.total_steps * 50 / 1_000
+    assert search.confirm_seconds() == 6 * full  # 4 × 3 runs, two at once
+    late = searching(sweep, time.monotonic() + 5 * full)
+    late.refill()
+    assert (late.out_of_time, late.pool.interrupted, late.trials) == (True, True, [])
+    early = searching(sweep, time.monotonic() + 100 * full)
+    early.refill()
+    assert (early.out_of_time, len(early.trials), len(early.pool.waiting)) == (False, 1, 2)
+    assert early.trials[0].is_default
+
+
 # The verdict ----------------------------------------------------------------------------------------------
 def group(name: str, *values: float) -> Group:
     curve = Curve([0.0, 100.0], [], [0.0, 0.0])
@@ -324,7 +362,7 @@ def verdict(*others: Group) -> str:
 
 
 def test_the_verdict_says_whether_a_gain_is_more_than_chance() -> None:
-    assert "trial 7 is better than the default: return 200.0 against 100.0, +100.0 %" in verdict(
+    assert "Trial 7 is better than the default: return 200.0 against 100.0, +100.0 %" in verdict(
         group("trial_0007", 200, 190, 210)
     )
     assert "within what chance does with 3 seeds" in verdict(group("trial_0007", 90, 200, 110))
@@ -340,3 +378,91 @@ def test_the_interval_of_a_difference_is_welchs() -> None:
         expected = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
         found = difference(ours, theirs)
         assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+# What is shown --------------------------------------------------------------------------------------------
+def numbers(**changes: Any) -> SweepNumbers:
+    """Of six trials, one failed in a stranger's words."""
+    names = ["ppo.learning_rate", "policy.<b>"]
+    trials = [
+        ShownTrial(i, {name: str(i) for name in names}, dict.fromkeys(names, i / 6), [float(i)], 100)
+        for i in range(5)
+    ]
+    trials.append(
+        ShownTrial(5, dict.fromkeys(names, "5"), dict.fromkeys(names, 1.0), [], failed="<script>x</script>")
+    )
+    shown = [ShownParameter(name, "log(1,6)", [(0.0, "1"), (1.0, "6")]) for name in names]
+    made = SweepNumbers(
+        "gym:<i>", "runs/s", "eval/mean_reward", True, shown, trials, [4, 3, 2, 1, 0], 6, [10, 30, 90], 3, [0],
+        600, 900, {"ppo.learning_rate": 0.9, "policy.<b>": 0.1}, {4: "ludus train gym:X --lr '</pre>'"},
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def test_the_page_shows_the_best_command_and_no_text_becomes_markup() -> None:
+    page = sweep_page(numbers())
+    assert "ludus train gym:X --lr &#x27;&lt;/pre&gt;&#x27;" in page
+    assert "<script>x" not in page
+    assert "policy.<b>" not in page
+    assert "gym:<i>" not in page
+    for title in ("Scores", "What matters", "All settings together", "Setting by setting", "Rungs", "All trials"):
+        assert f"<h2>{title}</h2>" in page
+    assert "not confirmed on fresh seeds yet" in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert "All trials" in sweep_page(numbers(trials=[], best=[], importances={}, commands={}))
+
+
+def test_the_page_has_the_confirmation() -> None:
+    confirmed = Numbers("eval/mean_reward", [group("default", 1, 2, 3), group("trial_0004", 7, 8, 9)])
+    page = sweep_page(numbers(confirmation=confirmed))
+    assert "Trial 4 is better than the default" in page
+    assert "Student" in page
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_the_dashboard_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", "24")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    screen = Terminal()
+    with SweepView("a sweep", stream=screen) as view:
+        running = [RunningLine(f"trial {i} seed 0", "rung 1 of 3", 0.5, "reward 3") for i in range(30)]
+        view.show(Progress(numbers(), running, 0.4, 60.0))
+        drawn = view.draw()
+        lines = Console(width=columns, file=io.StringIO(), force_terminal=False).render_lines(drawn)
+    shown = ["".join(segment.text for segment in line).rstrip() for line in lines]
+    assert len(shown) <= 24
+    assert max(map(len, shown)) == min(columns, 120)
+    assert any("6 of 6 trials" in line and "1 failed" in line for line in shown)
+    assert any("best" in line and "trial 4" in line for line in shown)
+    assert any("more" in line for line in shown)
+
+
+def test_a_log_has_a_line_for_every_trial_that_comes_to_a_rung() -> None:
+    stream, all_of = io.StringIO(), numbers()
+    with SweepView("a sweep", stream=stream) as view:
+        view.note(all_of, all_of.trials[3], 60.0)
+        view.note(all_of, all_of.trials[5], 60.0)
+    first, second = stream.getvalue().splitlines()
+    assert first.startswith("trial 3    rung 1 of 3  return 3.000  learning_rate 3")
+    assert "best so far 4.000, trial 4  (6 of 6 trials, ETA 1:00)" in first
+    assert second.startswith("trial 5    failed: ")
+
+
+def test_the_end_tells_the_verdict_and_the_command() -> None:
+    confirmed = Numbers("eval/mean_reward", [group("default", 1, 2, 3), group("trial_0004", 7, 8, 9)])
+    lines = summary_lines(numbers(confirmation=confirmed))
+    assert any("Promotion by resume saved 33 %" in line for line in lines)
+    assert any(line.startswith("Trial 4 is better") for line in lines)
+    assert lines[-1] == "ludus train gym:X --lr '</pre>'"
+    worse = Numbers("eval/mean_reward", [group("default", 7, 8, 9), group("trial_0004", 1, 2, 3)])
+    assert (
+        summary_lines(numbers(confirmation=worse, default_command="ludus train gym:X"))[-1] == "ludus train gym:X"
+    )

@@ -66,7 +66,7 @@ def _start(name: str, rest: list[str]) -> NoReturn:
     rest, metric = take_option(rest, "--metric")
     rest, direction = take_option(rest, "--direction")
     rest, sampler = take_option(rest, "--sampler")
-    rest, sampler_seed = take_number(rest, "--sampler-seed")
+    rest, sampler_seed = _take_count(rest, "--sampler-seed")
     rest, confirm = _take_count(rest, "--confirm")
     rest, confirm_seeds = take_number(rest, "--confirm-seeds")
     rest, hours, jobs, launcher = _take_means(rest)
@@ -80,7 +80,7 @@ def _start(name: str, rest: list[str]) -> NoReturn:
 
     plan = plan_of(
         config, params, read_seeds(seeds or "1"), trials, hours=hours, rungs=rungs, eta=eta, metric=metric,
-        direction=direction, sampler=sampler, sampler_seed=sampler_seed, confirm=confirm,
+        direction=direction, sampler=sampler, sampler_seed=max(0, sampler_seed), confirm=confirm,
         confirm_seeds=confirm_seeds,
     )  # fmt: skip
     means = Means(jobs, hours, launcher, trust)

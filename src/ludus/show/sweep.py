@@ -64,7 +64,8 @@ class SweepNumbers:
     steps_used: int = 0
     steps_anew: int = 0  # of halving that begins again at every rung
     importances: Mapping[str, float] = field(default_factory=dict)
-    commands: Mapping[int, str] = field(default_factory=dict)  # of the best trials
+    commands: Mapping[int, str] = field(default_factory=dict)  # that train a trial alone
+    default_command: str = ""  # that trains the preset's own settings
     confirmation: Numbers | None = None  # its first group are the preset's own settings
 
     @property
@@ -151,11 +152,11 @@ def verdict_lines(confirmation: Numbers) -> list[str]:
     best, n, show = found[0], default.n, confirmation.show
     name, told = told_group(best.group), confirmation.label
     if best.gain.value <= 0:
-        head = f"The default is as good as the best of these trials, or better: keep it. {name}"
+        head = f"The default is as good as the best of these trials, or better: keep it. {name.capitalize()}"
     elif best.is_better:
-        head = f"{name} is better than the default"
+        head = f"{name.capitalize()} is better than the default"
     else:
-        head = f"{name} is ahead of the default, but within what chance does with {n} seeds"
+        head = f"{name.capitalize()} is ahead of the default, but within what chance does with {n} seeds"
     share = "" if best.share is None else f", {100 * best.share:+.1f} %"
     interval = (
         ""

@@ -164,9 +164,10 @@ def _shortened(words: str) -> str:
 
 
 def winning_command(numbers: SweepNumbers) -> str:
-    """Of the trial that the confirmation puts first, else of the best in the search; none where the default is."""
+    """Of what the confirmation puts first, be it the preset's own settings; else of the best in the search."""
     if numbers.confirmation is not None and (found := verdicts(numbers.confirmation)):
         if found[0].gain.value <= 0:
-            return ""
-        return numbers.commands.get(number_of(found[0].group) or -1, "")
+            return numbers.default_command
+        number = number_of(found[0].group)
+        return "" if number is None else numbers.commands.get(number, "")
     return numbers.commands.get(numbers.best[0], "") if numbers.best else ""

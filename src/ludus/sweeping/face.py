@@ -77,6 +77,11 @@ class Sweep:
         return self.ranking[0]
 
     @property
+    def rung_steps(self) -> list[int]:
+        """Where trials stop, or go on if they are good."""
+        return self._sweep.steps
+
+    @property
     def importances(self) -> dict[str, float]:
         """The share of every setting in what makes trials good; empty where they are too few."""
         return importances_of(self._sweep, self._search)

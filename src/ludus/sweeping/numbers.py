@@ -33,6 +33,7 @@ def numbers_of(sweep: SavedSweep, search: Search) -> SweepNumbers:
         steps_used=used,
         steps_anew=steps_anew(reached, sweep.steps),
         commands={trial.number: command_for(sweep, trial.values) for trial in best},
+        default_command=command_for(sweep, {}),
     )
 
 

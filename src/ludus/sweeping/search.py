@@ -52,6 +52,7 @@ class Search:
     trials: list[Trial] = field(default_factory=list)
     metric: str = ""
     out_of_time: bool = False
+    exhausted: bool = False  # all values that there are were tried
     _seeds: dict[int, list[Seed]] = field(default_factory=dict)  # of the trials that train, by their number
     _before: dict[Path, int] = field(default_factory=dict)  # steps of a run when its process began
 
@@ -105,29 +106,36 @@ class Search:
         if unsettled := [t for t in self.trials if not t.settled and t.number not in self._seeds]:
             return unsettled[0]
         plan = self.sweep.plan
-        closing = len(self.trials) >= plan.trials and not self._seeds
+        closing = not self._more_to_begin() and not self._seeds
         number = next_to_promote(self._standings(), plan.rungs, plan.eta, closing)
         if number is not None:
             trial = self.trials[number]
             trial.target += 1
             trial.save()
             return trial
-        while len(self.trials) < plan.trials:
-            trial = self._new()
-            if not trial.failed:
-                return trial
+        while self._more_to_begin():
+            new = self._new()
+            if new is not None and not new.failed:
+                return new
         return None
+
+    def _more_to_begin(self) -> bool:
+        return len(self.trials) < self.sweep.plan.trials and not self.exhausted
 
     def _standings(self) -> list[Any]:
         return [trial.standing(self.sign) for trial in self.trials]
 
-    def _new(self) -> Trial:
-        """The first has the preset's own values, where the ranges hold them."""
+    def _new(self) -> Trial | None:
+        """The first has the preset's own values, where the ranges hold them. None where all values were tried."""
         sweep, number = self.sweep, len(self.trials)
-        values = values_in(sweep.base, sweep.space)
-        if number or not all(parameter.holds(values[name]) for name, parameter in sweep.space.items()):
+        own = values_in(sweep.base, sweep.space)
+        values: dict[str, Any] | None = own
+        if number or not all(parameter.holds(own[name]) for name, parameter in sweep.space.items()):
             known = [trial.known(self.sign, sweep.plan.rungs) for trial in self.trials]
             values = suggest(sweep.space, known, sweep.plan.sampler, sweep.plan.sampler_seed)
+        if values is None:
+            self.exhausted = True
+            return None
         trial = create_trial(sweep, number, values)
         self.trials.append(trial)
         if trial.failed:

@@ -6,9 +6,11 @@ but the folders has to survive, and the same folders give the same answer.
 
 import contextlib
 import importlib.util
+import random
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice, product
 from typing import TYPE_CHECKING, Any, Literal
 
 from ludus.envs.vec import derive_seed
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 Sampler = Literal["tpe", "random"]
 SAMPLERS: tuple[Sampler, ...] = ("tpe", "random")
+_ATTEMPTS = 10  # to find values that were not tried
+_MOST_LISTED = 100_000  # choices of values that are looked through for one
 _BEST = 0.25  # share of the trials that count as the best
 _FEWEST_FOR_IMPORTANCE = 8  # of fewer trials nothing can be told
 
@@ -39,10 +43,35 @@ def require_optuna() -> None:
         raise ConfigError("A sweep needs Optuna, which is missing: `pip install 'ludus[sweep]'`.")
 
 
-def suggest(space: Mapping[str, Parameter], known: Sequence[Known], sampler: Sampler, seed: int) -> dict[str, Any]:
-    """Values for the next trial, which is the one after those that are known."""
+def suggest(
+    space: Mapping[str, Parameter], known: Sequence[Known], sampler: Sampler, seed: int
+) -> dict[str, Any] | None:
+    """Values for the next trial, which is the one after those that are known; None where all were tried.
+
+    With the same seeds the same values would give the same result, so none are tried twice.
+    """
+    tried = [dict(trial.values) for trial in known]
+    for attempt in range(_ATTEMPTS):
+        values = _ask(space, known, sampler, derive_seed(seed, len(known), attempt) % 2**32)
+        if values not in tried:
+            return values
+    left = [values for values in islice(_all_values(space), _MOST_LISTED) if values not in tried]
+    return random.Random(derive_seed(seed, len(known))).choice(left) if left else None
+
+
+def _all_values(space: Mapping[str, Parameter]) -> Iterator[dict[str, Any]]:
+    """Every choice of values, of a space without ranges of real numbers."""
+    sides = [
+        p.choices if p.kind == "choice" else range(int(p.low), int(p.high) + 1) if p.whole else ()
+        for p in space.values()
+    ]
+    return (dict(zip(space, values, strict=True)) for values in product(*sides))
+
+
+def _ask(
+    space: Mapping[str, Parameter], known: Sequence[Known], sampler: Sampler, own_seed: int
+) -> dict[str, Any]:
     with _quiet_optuna() as optuna:
-        own_seed = derive_seed(seed, len(known)) % 2**32
         asked = (
             optuna.samplers.TPESampler(seed=own_seed, multivariate=True, constant_liar=True)
             if sampler == "tpe"
