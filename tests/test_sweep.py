@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import ludus
 from ludus.errors import ConfigError, LudusError
 from ludus.presets import find_preset
 from ludus.runs import write_config
@@ -257,6 +258,8 @@ def test_a_sweep_is_read_again_as_it_was_written(tmp_path: Path) -> None:
     create_trial(sweep, 0, values)
     (trial,) = read_trials(open_sweep(tmp_path / "all"))
     assert (trial.values, [run.name for run in trial.runs], trial.settled) == (values, ["seed_0", "seed_1"], False)
+    with pytest.raises(ConfigError, match="already holds a sweep"):
+        ludus.train("gym:CartPole-v1", tmp_path / "all")
     assert sweep.trial_config(values).eval.every <= sweep.steps[0] / 2
     assert sweep.trial_config(values).loop.total_steps == CONFIG.loop.total_steps
 

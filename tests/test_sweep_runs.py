@@ -83,7 +83,7 @@ def test_a_sweep_killed_three_times_loses_and_repeats_nothing(tmp_path: Path) ->
     folder, whole = tmp_path / "killed", tmp_path / "whole"
     program = Program(sweep_command(folder, *flags))
     before: dict[str, int] = {}
-    for steps in (2_000, 7_000, 13_000):
+    for steps in (1_500, 5_000, 13_000):
         assert wait_until(folder, steps, program), program.output()
         program.kill()
         assert program.wait() == -signal.SIGKILL

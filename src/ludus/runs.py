@@ -63,6 +63,7 @@ from ludus.training.run_folder import (
     FINAL,
     RESULTS,
     STANDING,
+    is_sweep,
     point,
     pointed_by,
     taken_names,
@@ -595,6 +596,11 @@ def _command(verb: str, folder: Path) -> str:
 
 def refuse_taken(folder: Path) -> None:
     """A folder that holds a run, or files of the user's that one would overwrite, is left alone."""
+    if is_sweep(folder):
+        raise ConfigError(
+            f"{folder} already holds a sweep. Choose another --run-dir, or continue it with: "
+            f"{_command('resume', folder)}"
+        )
     taken = taken_names(folder)
     if not taken or (taken == [MARK] and is_mark(folder / MARK)):  # a training was killed between the first files
         return

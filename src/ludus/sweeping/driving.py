@@ -44,7 +44,6 @@ from ludus.sweeping.plan import (
 from ludus.sweeping.search import Clock, Search, check_config
 from ludus.sweeping.suggesting import require_optuna
 from ludus.sweeping.trials import Trial
-from ludus.training.run_folder import is_sweep
 from ludus.training.run_lock import run_lock
 
 _PAGE_EVERY_S = 20.0  # the page is written anew while the sweep runs
@@ -152,11 +151,6 @@ def _flags(preset: str, base: TrainConfig) -> list[str]:
 def _create(sweep: SavedSweep) -> None:
     """The file that describes it and what all trials share, in one step."""
     folder = sweep.folder
-    if is_sweep(folder):
-        raise ConfigError(
-            f"{folder} already holds a sweep. Choose another --run-dir, or continue it with: "
-            f"ludus resume {shlex.quote(str(folder))}"
-        )
     refuse_taken(folder)
     if folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(f"{folder} holds files already. Choose another --run-dir.")
