@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -66,20 +67,8 @@ def assert_same_training(one: Path, other: Path) -> None:
 
 def test_a_sweep_killed_three_times_loses_and_repeats_nothing(tmp_path: Path) -> None:
     """One process at a time makes a search repeatable, so that it can be held against one without a kill."""
-    flags: tuple[str, ...] = (
-        *SEARCH,
-        "--trials",
-        "4",
-        "--rungs",
-        "2",
-        "--eta",
-        "2",
-        "--jobs",
-        "1",
-        "--confirm",
-        "1",
-    )
-    flags += ("--confirm-seeds", "2")
+    flags = shlex.split("--trials 3 --rungs 2 --eta 2 --jobs 1 --confirm 1 --confirm-seeds 2")
+    flags += SEARCH
     folder, whole = tmp_path / "killed", tmp_path / "whole"
     program = Program(sweep_command(folder, *flags))
     before: dict[str, int] = {}
