@@ -59,11 +59,13 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> Recordings:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What slow.txt names is slow, single cases of a test included."""
+    """What slow.txt names is slow, single cases of a test included. Tests of ranks come first."""
     named = set((TESTS / "slow.txt").read_text().splitlines())
     for item in items:
         if item.nodeid.removeprefix("tests/") in named:
             item.add_marker(pytest.mark.slow)
+    # They fork. A process that ran a thousand tests may be too large for that, or has threads that a fork lacks.
+    items.sort(key=lambda item: not item.path.name.startswith(("test_rank", "test_launch")))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

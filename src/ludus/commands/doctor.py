@@ -23,6 +23,7 @@ _EXTRAS = {
     "box2d": (["Box2D"], "ludus train gym:LunarLander-v3 and the like"),
     "pettingzoo": (["pettingzoo"], "ludus train pettingzoo:…"),
     "gpu": (["warp", "mujoco_warp"], "MuJoCo Warp: KUKA, humanoid and locomotion on a GPU"),
+    "sweep": (["optuna"], "ludus sweep"),
     "mettagrid": (["mettagrid"], "ludus train mettagrid:… (Python 3.11 and 3.12)"),
 }
 _NEEDED = ("torch", "numpy", "gymnasium", "mujoco", "tyro", "rich", "tensorboard", "safetensors")
