@@ -1,5 +1,6 @@
 """What can be done with a run: train, resume, load, evaluate, report, play. Command line and Python share it."""
 
+import hashlib
 import importlib.util
 import io
 import itertools
@@ -97,7 +98,7 @@ def train(
     facts = labels.facts() | facts_of(preset, config)
     launch = find_launch()
     if launch is not None and (launch.ticket.size > 1 or config.procs == 1):  # one task may start ranks of its own
-        name = labels.name or f"{launch.job or time.strftime('%Y%m%d-%H%M%S')}-{config.seed}"
+        name = labels.name or f"{launch.job or time.strftime('%Y%m%d-%H%M%S')}-{_digest(config)}-{config.seed}"
         wanted = run_dir or Path("runs") / told.replace(":", "-") / name
         _join(launch, config.procs)
         folder = Path(ranks.told_by_first(str(wanted)))  # clocks differ
@@ -371,6 +372,11 @@ def _train_launched(
             facts = resumed(read_facts(folder), config)
         _go_on_together(Address(folder), config, facts, callbacks, console, stop_at)
     return folder
+
+
+def _digest(config: TrainConfig) -> str:
+    """A short word for the settings: a job may give several commands, and each has a run of its own."""
+    return hashlib.sha256(repr(config).encode()).hexdigest()[:6]
 
 
 def _resume_launched(
