@@ -438,7 +438,7 @@ def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(variant: str, t
     resume(stopped)
     assert_same_run(stopped, straight)
     tensors = load_file(newest_intact(straight / "checkpoints", pytest.fail) / "training.safetensors")
-    failures = [value for name, value in tensors.items() if name.endswith("starts/failures")]
+    failures = [value for name, value in tensors.items() if name.endswith("env/starts/failures")]
     assert len(failures) == 2  # groups
     assert torch.equal(*failures)
     assert float(failures[0].sum()) > 0.5
