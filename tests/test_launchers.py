@@ -11,11 +11,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+import ludus
+from ludus.errors import ConfigError
 from ludus.launchers import STOPPED, exit_code_when_stopped, find_launch, first_node
 from ludus.ranks import Ticket
+from ludus.show.console import Console
 from ludus.training.checkpoint import checkpoints_in
 from stopped_runs import assert_same_run
-from test_rank_runs import STEPS, go_on, gone, make_run, train_flags
+from test_rank_runs import SETTINGS, STEPS, go_on, gone, make_run, train_flags
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "node1", "MASTER_PORT": "29500"}
 SRUN = {
@@ -76,6 +79,21 @@ def test_a_batch_script_and_a_process_alone_are_no_ranks(monkeypatch: pytest.Mon
 )
 def test_the_first_node_of_a_list_of_slurm(nodes: str, first: str) -> None:
     assert first_node(nodes) == first
+
+
+def test_a_job_goes_on_with_a_run_only_by_the_same_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(monkeypatch, SRUN | {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"})
+
+    def train(**settings: object) -> None:
+        small = {name: value for name, value in SETTINGS.items() if name != "procs"}
+        ludus.train("gym:CartPole-v1", tmp_path / "run", console=Console("quiet"), overrides=small | settings)
+
+    train()
+    train()  # as Slurm does when it requeues the job; the run is finished
+    with pytest.raises(ConfigError, match="already"):
+        train(seed=3)
 
 
 # torchrun -------------------------------------------------------------------------------------------

@@ -312,6 +312,28 @@ def test_a_folder_of_seeds_is_one_line_with_the_means(copy: Callable[..., Path],
     assert all("all" in run.tags for run in list_runs(tmp_path)[0].runs)
 
 
+def test_a_sweep_is_one_line_with_its_best(copy: Callable[..., Path], tmp_path: Path) -> None:
+    sweep = tmp_path / "search"
+    places = ("trials/trial_0000", "trials/trial_0001", "confirm/default", "confirm/trial_0001")
+    for value, place in enumerate(places):
+        found = {"judged": "mean_reward", "value": float(value), "step": 1, "episodes": 3}
+        for seed in (0, 1):
+            copy(f"search/{place}/seed_{seed}", {"best": found, "final": found})
+    for finished, state in ((True, "finished"), (False, "stopped"), (3, "stopped")):
+        facts = {"started": "2026-01-01 10:00:00", "finished": finished}
+        (sweep / "sweep.json").write_text(json.dumps({"preset": "gym:CartPole-v1", "facts": facts}))
+        (whole,) = list_runs(tmp_path)
+        assert (whole.path, whole.state, whole.trials, whole.step) == (sweep, state, 2, 8 * 128)
+    assert whole.best == Score("mean_reward", 1.0, 1, 6)
+    assert whole.final == Score("mean_reward", 3.0, 1, 6)
+    told = "\n".join(table_lines([whole], tmp_path, 140, datetime(2026, 1, 1, 13)))
+    assert "2 trials" in told
+    assert "8 runs: 8 finished" in told
+    assert paths(sweep, sort="name") == sorted(places)
+    (sweep / "sweep.json").write_text('{"facts": [')
+    assert [run.trials for run in list_runs(tmp_path)] == [2]
+
+
 # The command --------------------------------------------------------------------------------------
 def test_a_table_fits_the_terminal_and_loses_no_tag(copy: Callable[..., Path], tmp_path: Path) -> None:
     copy("gym-CartPole-v1/20260101-100000-0", note="a note of many words " * 9, started="2026-01-01 10:00:00")

@@ -118,6 +118,9 @@ def test_a_typo_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("ludus: unknown setting ppo.gama. Did you mean")
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "plain").mkdir()
+    done = run(ludus_command("sweep", "plain"), cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "ludus: plain is no sweep: it has no sweep.json.\n")
 
 
 # Who goes on ----------------------------------------------------------------------------------------------

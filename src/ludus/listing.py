@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from ludus.errors import MALFORMED, ConfigError, LudusError, did_you_mean, plain_text
 from ludus.files import open_regular, parse_json, read_json
@@ -25,7 +25,10 @@ from ludus.training.run_folder import (
     EXPERIMENT,
     FINAL,
     LOCK,
+    SWEEP,
+    TRIALS,
     checkpoint_folders,
+    is_sweep,
     pointed_by,
     refuse_strange_files,
 )
@@ -47,7 +50,10 @@ _MANIFEST_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run at a glance; or an experiment, a folder of runs with different seeds, with the means of these."""
+    """A run at a glance; or an experiment, a folder of runs with different seeds, with the means of these.
+
+    Or a sweep: with all steps that were trained, the best of its trials and the best that was confirmed.
+    """
 
     path: Path
     name: str
@@ -64,7 +70,8 @@ class RunSummary:
     started: datetime
     tags: tuple[str, ...]
     note: str
-    runs: tuple["RunSummary", ...] = ()  # of an experiment
+    runs: tuple["RunSummary", ...] = ()  # of an experiment or a sweep
+    trials: int = 0  # of a sweep
 
     def as_json(self) -> dict[str, Any]:
         """The same names whatever it is."""
@@ -81,7 +88,7 @@ def list_runs(
     since: str | datetime | timedelta | None = None,
     sort: str = "newest",
 ) -> list[RunSummary]:
-    """The runs in a folder and its sub-folders, the newest first; the runs of an experiment as one.
+    """The runs in a folder and its sub-folders, the newest first; an experiment or a sweep as one.
 
     `tag`: that have all of these. `state`: that are one of these: "running", "finished", "stopped", "failed",
     "damaged". `preset`: whose preset has this in its name. `best_above`: whose best success rate is more, or mean
@@ -93,7 +100,7 @@ def list_runs(
         _refuse_other(word, STATES, "state")
     _refuse_other(sort, SORTS, "order")
     begun = None if since is None or since == "" else _moment(since)
-    runs = [_summary(group, Path(folder)) for group in find_runs(Path(folder))]
+    runs = [_summary(found) for found in find_runs(Path(folder))]
     kept = [
         run
         for run in runs
@@ -157,8 +164,18 @@ def _order(sort: str) -> Callable[[RunSummary], Any]:
 
 
 # Finding ------------------------------------------------------------------------------------------
-def find_runs(folder: Path) -> Iterator[list[Path]]:
-    """Every run in a folder, alone; those of an experiment together. Links are not followed."""
+class Found(NamedTuple):
+    """A run, or the folder of several: an experiment, a sweep."""
+
+    folder: Path
+    runs: list[Path]
+
+
+def find_runs(folder: Path) -> Iterator[Found]:
+    """Every run in a folder, alone; those of an experiment or of a sweep together. Links are not followed.
+
+    Of a folder that is a sweep itself every trial is told.
+    """
     if not folder.is_dir():
         raise ConfigError(f"There is no folder {folder}. 'ludus train' makes runs, in runs/.")
     searched, waiting = 0, [(folder, 0)]
@@ -169,11 +186,14 @@ def find_runs(folder: Path) -> Iterator[list[Path]]:
             warnings.warn(f"{folder} has very many folders: not all were searched.", stacklevel=2)
             return
         if _is_run(place):
-            yield [place]
+            yield Found(place, [place])
+            continue
+        if depth and is_sweep(place):
+            yield Found(place, [run for found in find_runs(place) for run in found.runs])
             continue
         inner = _folders_in(place) if depth < _DEEPEST else []
         if seeds := [found for found in inner if _SEED_FOLDER.fullmatch(found.name) and _is_run(found)]:
-            yield sorted(seeds, key=lambda found: int(found.name.removeprefix("seed_")))
+            yield Found(place, sorted(seeds, key=lambda found: int(found.name.removeprefix("seed_"))))
         waiting += [(found, depth + 1) for found in inner if found not in seeds]
 
 
@@ -194,10 +214,11 @@ def _folders_in(place: Path) -> list[Path]:
 
 
 # One run ------------------------------------------------------------------------------------------
-def _summary(group: list[Path], folder: Path) -> RunSummary:
-    runs = [_run_summary(run) for run in group]
-    alone = len(runs) == 1 and (group[0] == folder or not _SEED_FOLDER.fullmatch(group[0].name))
-    return runs[0] if alone else _experiment(group[0].parent, runs)
+def _summary(found: Found) -> RunSummary:
+    if is_sweep(found.folder):
+        return _sweep(found.folder)
+    runs = [_run_summary(run) for run in found.runs]
+    return runs[0] if found.runs == [found.folder] else _experiment(found.folder, runs)
 
 
 def _run_summary(folder: Path) -> RunSummary:
@@ -340,8 +361,40 @@ def _experiment(folder: Path, runs: list[RunSummary]) -> RunSummary:
     )
 
 
+def _sweep(folder: Path) -> RunSummary:
+    plan = read_facts(folder, SWEEP)
+    facts = plan.get("facts") if isinstance(plan.get("facts"), dict) else {}
+    parts = [_summary(found) for found in find_runs(folder)]
+    trials = [part for part in parts if part.path.parent.name == TRIALS]
+    confirmed = [part for part in parts if part not in trials]
+    state: State = "running" if is_held(folder) else "finished" if facts.get("finished") is True else "stopped"
+    return RunSummary(
+        folder,
+        plain_text(folder.resolve().name, 100),
+        plain_text(str(plan.get("preset", "")), 100),
+        _common([part.algo for part in parts] or [""]),
+        (),
+        state,
+        "",
+        sum(run.step for part in parts for run in part.runs),
+        0,
+        parts[0].unit if parts else "steps",
+        _best([trial.best for trial in trials]),
+        _best([part.final for part in confirmed]),
+        _started(folder, facts),
+        (),
+        "",
+        tuple(parts),
+        len(trials),
+    )
+
+
 def _common(words: list[str]) -> str:
     return words[0] if len(set(words)) == 1 else "several"
+
+
+def _best(scores: Sequence[Score | None]) -> Score | None:
+    return max((found for found in scores if found is not None), key=lambda found: found.value, default=None)
 
 
 def _mean(scores: Sequence[Score | None]) -> Score | None:

@@ -102,7 +102,8 @@ def train(
         wanted = run_dir or Path("runs") / told.replace(":", "-") / name
         _join(launch, config.procs)
         folder = Path(ranks.told_by_first(str(wanted)))  # clocks differ
-        return _train_launched(folder, config, facts, launch.job, callbacks, console, stop_at)
+        job = f"{launch.job} {_digest(config)}" if launch.job else ""
+        return _train_launched(folder, config, facts, job, callbacks, console, stop_at)
     with ExitStack() as held:
         folder = Path(run_dir) if run_dir else held.enter_context(new_folder(told, labels.name, str(config.seed)))
         if config.procs > 1:

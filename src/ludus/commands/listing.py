@@ -118,7 +118,8 @@ def _note(arguments: list[str]) -> None:
 
 def _runs_at(folder: Path) -> list[Path]:
     """The run, or those of an experiment."""
-    group = next(find_runs(folder), []) if folder.is_dir() else []
+    found = next(find_runs(folder), None) if folder.is_dir() else None
+    group = [] if found is None else found.runs
     several = len(group) > 1 or (folder / EXPERIMENT).is_file()  # an experiment may have one seed
     if group != [folder] and not (group and several and group[0].parent == folder):
         raise ConfigError(f"{folder} is no run. 'ludus runs' shows those in runs/, 'ludus runs FOLDER' others.")

@@ -74,6 +74,8 @@ def _cells(run: RunSummary, folder: Path, now: datetime) -> dict[str, str]:
 
 
 def _seeds(run: RunSummary) -> str:
+    if run.trials:
+        return f"{run.trials} trial{'s' * (run.trials != 1)}"
     if run.runs:
         return f"{len(run.runs)} seed{'s' * (len(run.runs) != 1)}"
     return str(run.seeds[0]) if run.seeds else text.MISSING
@@ -130,10 +132,16 @@ def _cut(told: str, most: int) -> str:
 
 
 def _last_words(runs: Sequence[RunSummary]) -> list[str]:
-    single = [one for run in runs for one in (run.runs or (run,))]
+    single = [one for run in runs for one in _single_runs(run)]
     counts = [(sum(one.state == state for one in single), state) for state in STATES]
     told = ", ".join(f"{count} {state}" for count, state in counts if count)
     lines = ["best: evaluated in training; final: on new starts; % is success, else reward"]
-    if any(run.runs for run in runs):
+    if any(run.runs and not run.trials for run in runs):
         lines.append("of several seeds: the means")
+    if any(run.trials for run in runs):
+        lines.append("of a sweep: all steps, the best trial, and the best that was confirmed")
     return [*lines, f"{len(single)} run{'s' * (len(single) != 1)}: {told}"]
+
+
+def _single_runs(run: RunSummary) -> list[RunSummary]:
+    return [one for part in run.runs for one in _single_runs(part)] if run.runs else [run]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ludus.commands.arguments import Verb, take_flag, take_number, take_option
-from ludus.commands.training import TAKES_TEXT, read_settings, split_preset
+from ludus.commands.training import TAKES_TEXT, is_preset, read_settings, split_preset
 from ludus.errors import ConfigError
 from ludus.ranges import read_seeds, read_whole
 from ludus.training.run_folder import is_sweep
@@ -46,7 +46,7 @@ def sweep(arguments: list[str]) -> None:
         print(_USAGE)
         sys.exit(0 if arguments else 2)
     name, rest = split_preset(arguments, _TAKES_TEXT)
-    if is_sweep(name) or (os.sep in name and ":" not in name):
+    if is_sweep(name) or (not is_preset(name) and (os.sep in name or os.path.isdir(name))):
         _resume(Path(name), rest)
     if not name:
         raise ConfigError(

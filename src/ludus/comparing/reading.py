@@ -77,7 +77,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    found = sorted((run for group in find_runs(folder) for run in group), key=_in_order)
+    found = sorted((run for found in find_runs(folder) for run in found.runs), key=_in_order)
     if not found:
         raise CheckpointError(f"{folder} is not a run of Ludus, and holds none.")
     return found

@@ -10,8 +10,9 @@ from ludus.experiment import create_experiment, is_experiment, seeds_of
 from ludus.runs import is_finished
 from ludus.saved_run import run_folder, trusted_config
 from ludus.seed_processes import Seed
-from ludus.sweeping.plan import CONFIRMED, SavedSweep
+from ludus.sweeping.plan import SavedSweep
 from ludus.sweeping.trials import Trial
+from ludus.training.run_folder import CONFIRMED
 
 DEFAULT = "default"
 

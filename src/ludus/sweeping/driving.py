@@ -32,9 +32,7 @@ from ludus.sweeping.confirming import chosen_trials, confirmation, runs_to_confi
 from ludus.sweeping.numbers import flag_words, importances_of, numbers_of, shown_trial
 from ludus.sweeping.plan import (
     BASE,
-    CONFIRMED,
     PAGE,
-    TRIALS,
     Plan,
     SavedSweep,
     make_sweep,
@@ -44,6 +42,7 @@ from ludus.sweeping.plan import (
 from ludus.sweeping.search import Clock, Search, check_config
 from ludus.sweeping.suggesting import require_optuna
 from ludus.sweeping.trials import Trial
+from ludus.training.run_folder import CONFIRMED, TRIALS
 from ludus.training.run_lock import run_lock
 
 _PAGE_EVERY_S = 20.0  # the page is written anew while the sweep runs
@@ -120,11 +119,9 @@ def resume_sweep(
     changes: dict[str, int] = {"trials": trials} if trials else {}
     changes |= {"confirm": confirm} if confirm >= 0 else {}
     changes |= {"confirm_seeds": confirm_seeds} if confirm_seeds else {}
-    if changes:
-        plan = replace(sweep.plan, **changes)  # type: ignore[arg-type]
-        plan.check()
-        sweep = replace(sweep, plan=plan)
-    return _drive(sweep, means, f"resuming {folder}, sweep of {sweep.plan.told}", bool(changes))
+    plan = replace(sweep.plan, **changes)  # type: ignore[arg-type]
+    plan.check()
+    return _drive(replace(sweep, plan=plan), means, f"resuming {folder}, sweep of {plan.told}")
 
 
 def open_sweep(folder: Path, trust: bool = False) -> SavedSweep:
@@ -297,18 +294,23 @@ class _Drive:
         self.view.show(Progress(numbers, running, share, pool.eta, phase="confirmation"))
 
 
-def _drive(sweep: SavedSweep, means: Means, title: str, changed: bool = False) -> Outcome:
+def _drive(sweep: SavedSweep, means: Means, title: str) -> Outcome:
     with run_lock(sweep.folder), SweepView(title, means.quiet) as view:
-        if changed:
-            write_plan(sweep.folder, sweep.plan)
+        _write_plan(sweep, finished=False)
         _clear_leftovers(sweep.folder)
         drive = _Drive(sweep, means, view)
         view.plan(_plan_lines(sweep, drive.at_once))
         finished = drive.run()
         numbers = drive.numbers()
         drive.write_page(numbers)
+        _write_plan(sweep, finished)
         view.finish(_closing_lines(sweep, numbers, finished, time.monotonic() - drive.began))
     return Outcome(sweep.folder, numbers, finished)
+
+
+def _write_plan(sweep: SavedSweep, finished: bool) -> None:
+    """It may have other numbers than before; and a list of runs tells sweeps that have come to their end."""
+    write_plan(sweep.folder, replace(sweep.plan, facts=sweep.plan.facts | {"finished": finished}))
 
 
 def _plan_lines(sweep: SavedSweep, at_once: int) -> Sequence[str]:

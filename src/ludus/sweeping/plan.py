@@ -18,10 +18,10 @@ from ludus.show.meanings import meaning
 from ludus.sweeping.halving import rung_steps
 from ludus.sweeping.space import Parameter, read_space
 from ludus.sweeping.suggesting import SAMPLERS, Sampler
-from ludus.training.run_folder import CONFIG, SWEEP
+from ludus.training.run_folder import CONFIG, CONFIRMED, SWEEP, TRIALS
 from ludus.trust import MARK
 
-BASE, TRIALS, CONFIRMED, PAGE = "base", "trials", "confirm", "sweep.html"
+BASE, PAGE = "base", "sweep.html"
 TRIAL = "trial.json"
 MOST_TRIALS = 100_000
 _USUAL_TRIALS = 40
@@ -48,7 +48,7 @@ class Plan:
     confirm: int = 3  # of the best trials
     confirm_seeds: int = 3
     flags: tuple[str, ...] = ()  # of `ludus train`, that make the preset what all trials share
-    facts: dict[str, Any] = field(default_factory=dict)  # started, command, commit, hardware, versions
+    facts: dict[str, Any] = field(default_factory=dict)  # started, command, commit, hardware, versions, finished
 
     @property
     def told(self) -> str:

@@ -13,11 +13,11 @@ from ludus.runs import reached_its_end, stopped_as_asked
 from ludus.show.comparison import Curve, end_of
 from ludus.show.jsonl import read_metrics
 from ludus.sweeping.halving import Standing
-from ludus.sweeping.plan import TRIAL, TRIALS, SavedSweep
+from ludus.sweeping.plan import TRIAL, SavedSweep
 from ludus.sweeping.space import read_values, values_in
 from ludus.sweeping.suggesting import Known
 from ludus.training.checkpoint import checkpoints_in, step_of
-from ludus.training.run_folder import CHECKPOINTS, EXPERIMENT, refuse_strange_files
+from ludus.training.run_folder import CHECKPOINTS, EXPERIMENT, TRIALS, refuse_strange_files
 
 USUAL_METRICS = ("eval/success_rate", "eval/mean_reward")
 _MOST_BYTES = 100_000

@@ -24,7 +24,8 @@ EPISODES = "episodes.jsonl"
 RESULTS = "results.json"
 STANDING = "standing.json"
 EXPERIMENT = "experiment.json"  # in a folder of runs
-SWEEP = "sweep.json"  # in a folder of trials
+SWEEP = "sweep.json"  # in the folder of a sweep
+TRIALS, CONFIRMED = "trials", "confirm"  # in it: folders of runs
 RECORDS = (CONFIG, "run.json", "trust.json", "metrics.jsonl", "evaluation.json", EPISODES, RESULTS, STANDING,
            "R_loss.f32")  # fmt: skip
 _FOLDERS = (CHECKPOINTS, SET_ASIDE, "tb", "tb/by_batch", "wandb", "nan_dump")
