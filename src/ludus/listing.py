@@ -363,7 +363,8 @@ def _experiment(folder: Path, runs: list[RunSummary]) -> RunSummary:
 
 def _sweep(folder: Path) -> RunSummary:
     plan = read_facts(folder, SWEEP)
-    facts = plan.get("facts") if isinstance(plan.get("facts"), dict) else {}
+    kept = plan.get("facts")
+    facts: dict[str, Any] = kept if isinstance(kept, dict) else {}
     parts = [_summary(found) for found in find_runs(folder)]
     trials = [part for part in parts if part.path.parent.name == TRIALS]
     confirmed = [part for part in parts if part not in trials]
