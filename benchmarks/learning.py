@@ -34,6 +34,11 @@ class Case:
     flags: tuple[str, ...] = ()
 
 
+# Ten arms in processes of their own; 500,000 steps.
+FETCH_ON_GPU = (
+    "--algo", "sac", "--device", "cuda", "--precision", "tf32", "--env.num-envs", "10", "--env.workers", "10",
+)  # fmt: skip
+
 CASES = {
     "kuka": Case("kuka-pick-place", 5, 200, "success_rate", 0.98, 0.98, 0.95),
     "kuka-fixed": Case(
@@ -41,6 +46,11 @@ CASES = {
     ),
     "kuka-sb3": Case("kuka-sb3", 3, 100, "success_rate", 0.90),
     "kuka-large": Case("kuka-pick-place-large", 3, 200, "success_rate", 0.97, 0.90, 0.95),
+    "kuka-goals": Case("kuka-goals", 3, 200, "success_rate", 0.97),
+    "fetch-reach": Case(
+        "gym:FetchReach-v4", 3, 200, "success_rate", 0.99, 0.95, None, ("--algo", "sac")
+    ),  # needs ludus[robotics]
+    "fetch-pick-place": Case("gym:FetchPickAndPlace-v4", 3, 200, "success_rate", 0.95, None, None, FETCH_ON_GPU),
     "cartpole": Case("gym:CartPole-v1", 3, 100, "mean_reward", 475),
     "cartpole-hidden": Case("gym:ludus/CartPoleNoVelocity-v1", 3, 100, "mean_reward", 500),
     "pendulum": Case("gym:Pendulum-v1", 6, 100, "mean_reward", -180),
@@ -52,7 +62,7 @@ CASES = {
     "hopper": Case("hopper", 3, 20, "mean_reward", 2600),
     "walker2d": Case("walker2d", 3, 20, "mean_reward", 3600),
 }
-NEED_GPU = {"kuka-large"}
+NEED_GPU = {"kuka-large", "fetch-pick-place"}
 
 
 @dataclass

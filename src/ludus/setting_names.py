@@ -104,6 +104,13 @@ OTHERS: dict[str, tuple[str | Changed | Both | Told, ...]] = {
     "train_frequency": _STEPS,
     "target_update_interval": _TARGET,
     "target_network_frequency": _TARGET,
+    "n_sampled_goal": (Changed("replay.her", lambda goals: 1 - 1 / (_number(goals) + 1)),),
+    "goal_selection_strategy": (
+        Told("goals are drawn from the later steps of an episode (future); --replay.her says how many.", "replay"),
+    ),
+    "replay_buffer_class": (
+        Told("HER is on wherever the environment has goals; --replay.her says for how many.", "replay"),
+    ),
     "policy_lr": _ONE_RATE,
     "q_lr": _ONE_RATE,
     "autotune": ("sac.learn_alpha",),

@@ -317,6 +317,12 @@ class EpisodeStore:
         number = torch.randint(total, (batches, n), generator=generator, device=self.device)
         return self._transitions(*self._locate(number, self._drawn_slots(open_too)), n_step, gamma)
 
+    def draw_later(self, drawn: TransitionDraw, generator: Generator) -> Tensor:
+        """A row of each transition's own episode after its action, uniform over all that there are so far."""
+        left = self.start[drawn.slot] + self.length[drawn.slot] - drawn.row
+        uniform = torch.rand(left.shape, dtype=torch.float64, generator=generator, device=self.device)
+        return drawn.row + 1 + (uniform * left).long()
+
     def draw_best(
         self, batches: int, n: int, generator: Generator, top: int = 10, n_step: int = 1, gamma: float = 0.99
     ) -> TransitionDraw:

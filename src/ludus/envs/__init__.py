@@ -49,6 +49,10 @@ def make_vec_env(
         raise ConfigError(f"A group needs at least 1 environment, not {num_envs}.")
     threads = getattr(config, "threads", 0) or available_cores()
     match config:
+        case KukaConfig() if config.goals:
+            from ludus.envs.kuka.goals import KukaGoals
+
+            return KukaGoals(config, num_envs, threads, evaluation, device)
         case KukaConfig() if config.image_size:
             from ludus.envs.kuka.pixels import KukaPixels
 

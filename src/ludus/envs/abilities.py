@@ -5,6 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from ludus.envs.goals import Goals, goal_parts
 from ludus.envs.interface import Interface
 from ludus.envs.row_space import parts_of
 from ludus.envs.vec import State, VecEnv
@@ -58,6 +59,20 @@ class Describes(Protocol):
     """An environment that knows what its numbers mean."""
 
     def interface(self) -> Interface: ...
+
+
+@runtime_checkable
+class HasGoals(Protocol):
+    """An environment that can judge a step by another goal than its own; see goals.py for what it observes."""
+
+    def goals(self) -> Goals | None:
+        """None: not after all."""
+
+
+def goals_of(env: VecEnv) -> Goals | None:
+    """See `HasGoals`; None where the environment has no goals."""
+    able = next((layer for layer in _layers(env) if isinstance(layer, HasGoals)), None)
+    return None if able is None or goal_parts(env.obs_space) is None else able.goals()
 
 
 def interface_of(env: VecEnv) -> Interface:

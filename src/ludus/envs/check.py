@@ -15,7 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.envs.abilities import goals_of
 from ludus.envs.findings import Finding
+from ludus.envs.goals import goal_parts
 from ludus.envs.mujoco.check import check_physics
 from ludus.envs.random_actions import made_valid, random_actions
 from ludus.envs.row_space import RowSpace, choice_slices
@@ -84,6 +86,7 @@ def _findings(fresh: Callable[[], VecEnv], steps: int, seed: int) -> Iterator[Fi
     yield from _check_ownership(env, seed, actions)
     yield from _check_values(env, play)
     yield from _check_masks(env, play)
+    yield from _check_goals(env, play)
     yield from _check_ends(env, play)
     yield from _check_present(env, play)
     yield from _check_seeds(env, fresh(), play, seed)
@@ -232,6 +235,24 @@ def _check_masks(env: VecEnv, play: _Play) -> Iterator[Finding]:
     else:
         share = float((mask != 0).double().mean())
         yield Finding("ok", f"Masks rule actions out: {share:.0%} of all choices were valid.")
+
+
+def _check_goals(env: VecEnv, play: _Play) -> Iterator[Finding]:
+    """A goal environment judges its own goals as its steps do: with hindsight both rewards are learned from."""
+    goals, parts = goals_of(env), goal_parts(env.obs_space)
+    if goals is None or parts is None:
+        return
+    space = env.obs_space
+    assert isinstance(space, RowSpace)
+    after = torch.cat([torch.where(step.done[:, None], step.final_obs, step.obs) for step in play.steps])
+    achieved, desired = (space.part_of(after, part) for part in parts)
+    reward = torch.cat([step.reward for step in play.steps])
+    differs = int((~torch.isclose(reward, goals.reward(achieved, desired), atol=1e-5)).sum())
+    if differs:
+        what = f"{differs} of {len(reward)} rewards are not what compute_reward() says of the goals."
+        yield Finding("warning", what, "Let step() pay what compute_reward() says, or train with --replay.her 0.")
+    else:
+        yield Finding("ok", "compute_reward() judges goals as step() does: they can be learned with hindsight.")
 
 
 def _like_obs(rows: Tensor, obs: Tensor) -> Tensor:

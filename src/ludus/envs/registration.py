@@ -17,18 +17,26 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from ludus.envs import available_cores
+from ludus.envs.abilities import goals_of
+from ludus.envs.goals import Judge
 from ludus.envs.kuka.config import KukaConfig
+from ludus.envs.kuka.goals import KukaGoals
 from ludus.envs.kuka.task import KukaPickPlace
 from ludus.envs.mujoco.task import SimTask
+from ludus.envs.row_space import RowSpace
 
 
-def single_kuka(render_mode: str | None = None, **settings: Any) -> "SingleEnv":
-    return SingleEnv(KukaPickPlace(KukaConfig(**settings), 1, threads=1), render_mode)
+def single_kuka(render_mode: str | None = None, **settings: Any) -> "SingleEnv | SingleGoalEnv":
+    config = KukaConfig(**settings)
+    if config.goals:
+        return SingleGoalEnv(KukaGoals(config, 1, threads=1), render_mode)
+    return SingleEnv(KukaPickPlace(config, 1, threads=1), render_mode)
 
 
 def batched_kuka(num_envs: int = 1, **settings: Any) -> "BatchedEnv":
     config = KukaConfig(**settings)
-    return BatchedEnv(KukaPickPlace(config, num_envs, config.threads or available_cores()))
+    task = KukaGoals if config.goals else KukaPickPlace
+    return BatchedEnv(task(config, num_envs, config.threads or available_cores()))
 
 
 class CartPoleNoVelocity(CartPoleEnv):
@@ -111,6 +119,35 @@ class SingleEnv(gym.Env[np.ndarray, np.ndarray]):
             self._renderer.close()
             self._renderer = None
         self._task.close()
+
+
+class SingleGoalEnv(gym.ObservationWrapper):
+    """The same of a task with goals, as Gymnasium-Robotics has them."""
+
+    def __init__(self, task: SimTask, render_mode: str | None = None) -> None:
+        super().__init__(SingleEnv(task, render_mode))
+        space, goals = task.obs_space, goals_of(task)
+        assert isinstance(space, RowSpace)
+        assert goals is not None
+        self._space, self._goals = space, goals
+        self.observation_space = space.raw
+
+    def observation(self, observation: np.ndarray) -> dict[str, np.ndarray]:
+        parts = self._space.split(torch.from_numpy(observation)[None])
+        return {name: part[0].numpy() for name, part in parts.items()}
+
+    def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> Any:
+        """Of one goal, or of arrays of them."""
+        return self._judge(self._goals.reward, achieved_goal, desired_goal)
+
+    def compute_terminated(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> Any:
+        assert self._goals.ended is not None
+        return self._judge(self._goals.ended, achieved_goal, desired_goal)
+
+    def _judge(self, judge: Judge, achieved: np.ndarray, desired: np.ndarray) -> Any:
+        pair = (torch.from_numpy(np.atleast_2d(np.asarray(goal, np.float32))) for goal in (achieved, desired))
+        told = judge(*pair).numpy()
+        return told if np.ndim(achieved) > 1 else told[0]
 
 
 def _make_renderer(model: mujoco.MjModel) -> mujoco.Renderer:

@@ -4,6 +4,7 @@ import dataclasses
 
 from ludus.algorithms.distill.config import DistillConfig, DistillTrainConfig
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
+from ludus.algorithms.replay.config import ReplayConfig, SACTrainConfig
 from ludus.config import CheckpointConfig, EvalConfig, LoopConfig, convert
 from ludus.envs.kuka.config import KukaConfig
 from ludus.policies.config import PolicyConfig
@@ -108,6 +109,15 @@ _DISTILL = convert(
     eval=EvalConfig(every=50_000, episodes=100, stochastic=False),
 )
 
+# No reward for progress: goals that were reached by chance teach how to reach them.
+_GOALS = SACTrainConfig(
+    env=KukaConfig(num_envs=10, goals=True),
+    policy=PolicyConfig(hidden=(256, 256), activation="relu"),
+    replay=ReplayConfig(warmup=5_000, gamma=0.97, learning_rate=1e-3, polyak=0.98),
+    loop=LoopConfig(total_steps=300_000, iterations=50),
+    eval=EvalConfig(every=25_000, episodes=100, stochastic=False, final_episodes=200),
+)
+
 PRESETS = [
     Preset(
         "kuka-pick-place",
@@ -128,6 +138,11 @@ PRESETS = [
         "kuka-curriculum",
         "The same in two stages: the cube and the pad first at fixed places, then anywhere.",
         _CURRICULUM,
+    ),
+    Preset(
+        "kuka-goals",
+        "The same as goals: every step costs 1 until the cube lies on the pad (SAC and HER).",
+        _GOALS,
     ),
     Preset("kuka-pick-place-large", "The same with 2,048 arms on a GPU.", _LARGE),
     Preset("kuka-pixels", "The same seen through two cameras, with 2,048 arms on a GPU.", _PIXELS),

@@ -32,6 +32,9 @@ class ReplayConfig:
     """Discount of the future."""
     n_step: Annotated[int, Range(1, 10_000)] = 1
     """Rewards summed before the critic is asked for the rest."""
+    her: Annotated[float, Range(-1, 1)] = -1.0
+    """Goal environments: share of drawn transitions whose goal is replaced by one that their episode reached later
+    (hindsight experience replay); 0: none; -1: 0.8 where the environment has goals."""
     train_target: Annotated[int, Range(1, MOST_STEPS)] = 1
     """Gradient steps between updates of the target networks."""
     polyak: Annotated[float, Range(0, below=1)] = 0.995
@@ -145,9 +148,24 @@ class ReplayTrainConfig(StoreTrainConfig):
     head: ClassVar[str]
     """Whose actions the policy has: "sac", "td3" or "dqn"."""
 
+    @property
+    def why_no_hindsight(self) -> str:
+        """What forbids to judge steps by other goals than their own; empty: nothing."""
+        if self.offline:
+            return "recorded episodes (--data), whose goals no environment judges"
+        if self.episodic_reward:
+            return "--episodic-reward, which pays a whole episode for its own goal"
+        if self.reward.method != "none":
+            return f"--reward.method {self.reward.method}, which learns what whole episodes were worth"
+        return ""
+
     def check(self) -> None:
         super().check()
-        method = self.reward.method
+        method, her = self.reward.method, self.replay.her
+        if -1 < her < 0:
+            raise ConfigError(f"--replay.her {her:g} is no share: give 0 to 1, or -1 for the usual one.")
+        if her > 0 and (why := self.why_no_hindsight):
+            raise ConfigError(f"--replay.her {her:g} does not go with {why}: leave it out.")
         if self.data.path and method != "none":
             raise ConfigError(
                 "Offline training takes the reward that is in the data. Learn one with --algo reward, write it "

@@ -9,6 +9,8 @@ from ludus.config import EvalConfig, LoopConfig, TrainConfig, convert
 from ludus.policies.config import PolicyConfig
 
 _NETWORKS = PolicyConfig(hidden=(256, 256), activation="relu", normalize_obs=False)
+# Of goals that take some tens of steps.
+_GOAL_PACE: dict[str, Any] = {"learning_rate": 1e-3, "gamma": 0.95, "polyak": 0.95}
 C = TypeVar("C", bound=ReplayTrainConfig)
 _MOST_ENVS = 10  # which share an iteration's 100 steps; PPO's presets have many more
 
@@ -30,7 +32,8 @@ def adapted(config: TrainConfig, kind: type[C]) -> C:
         loop=dataclasses.replace(config.loop, iterations=10),
         eval=EvalConfig(every=10_000, episodes=10, stochastic=False),
     )
-    tune = _TUNED.get(getattr(config.env, "id", ""))
+    env_id = getattr(config.env, "id", "")
+    tune = next((tune for begin, tune in _TUNED.items() if env_id.startswith(begin)), None)
     return changed if tune is None else dataclasses.replace(changed, **tune(changed))
 
 
@@ -77,7 +80,32 @@ def _cart_pole(config: ReplayTrainConfig) -> dict[str, Any]:
     return tuned
 
 
+def _fetch(config: ReplayTrainConfig) -> dict[str, Any]:
+    """rl-zoo3's settings of pushing, sliding and picking up, which are meant for a GPU."""
+    replay: dict[str, Any] = {"warmup": 1_000, "batch_size": 2_048, **_GOAL_PACE}
+    return {
+        "policy": dataclasses.replace(_NETWORKS, hidden=(512, 512, 512), normalize_obs=True),
+        "replay": dataclasses.replace(config.replay, **replay),
+        "loop": LoopConfig(total_steps=500_000, iterations=50),
+        "eval": EvalConfig(every=25_000, episodes=50, stochastic=False, final_episodes=200),
+    }
+
+
+def _fetch_reach(config: ReplayTrainConfig) -> dict[str, Any]:
+    return {
+        "policy": dataclasses.replace(_NETWORKS, normalize_obs=True),  # goals differ by centimetres
+        "replay": dataclasses.replace(config.replay, warmup=1_000, capacity=100_000, **_GOAL_PACE),
+        "loop": LoopConfig(total_steps=10_000, iterations=10),
+        "eval": EvalConfig(every=2_000, episodes=20, stochastic=False, final_episodes=200),
+    }
+
+
+# By the beginning of the environment's id.
 _TUNED: dict[str, Callable[[ReplayTrainConfig], dict[str, Any]]] = {
+    "FetchReach-": _fetch_reach,
+    "FetchPickAndPlace-": _fetch,
+    "FetchPush-": _fetch,
+    "FetchSlide-": _fetch,
     "Pendulum-v1": _pendulum,
     "CartPole-v1": _cart_pole,
 }

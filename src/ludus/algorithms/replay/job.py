@@ -11,6 +11,7 @@ from torch import Tensor
 from ludus import ranks
 from ludus.algorithms.replay.agents import Agent, make_agent
 from ludus.algorithms.replay.config import ReplayTrainConfig
+from ludus.algorithms.replay.hindsight import Hindsight
 from ludus.algorithms.replay.learner import ReplayLearner
 from ludus.algorithms.replay.ram import plan_memory
 from ludus.algorithms.replay.store_job import StoreJob
@@ -38,10 +39,15 @@ class ReplayJob(StoreJob):
     config: ReplayTrainConfig
 
     def __init__(
-        self, config: ReplayTrainConfig, device: torch.device, policy: ReplayPolicy, store: EpisodeStore
+        self,
+        config: ReplayTrainConfig,
+        device: torch.device,
+        policy: ReplayPolicy,
+        store: EpisodeStore,
+        hindsight: Hindsight | None = None,
     ) -> None:
         self.policy = policy
-        self.learner = make_learner(config, self._make_agent(policy, config), store)
+        self.learner = make_learner(config, self._make_agent(policy, config), store, hindsight)
         models: dict[str, Model] = {"policy": policy}
         if self.learner.reward_learner is not None:
             models["reward"] = self.learner.reward_learner.model
@@ -151,7 +157,9 @@ def make_policy(
     return make_replay_policy(config.head, obs_space, action_space, config.policy, seed).to(device)
 
 
-def make_learner(config: ReplayTrainConfig, agent: Agent, store: EpisodeStore) -> ReplayLearner:
+def make_learner(
+    config: ReplayTrainConfig, agent: Agent, store: EpisodeStore, hindsight: Hindsight | None = None
+) -> ReplayLearner:
     """The agent and, where it is learned, a reward."""
     policy, reward = agent.policy, None
     if config.reward.learned:
@@ -163,7 +171,9 @@ def make_learner(config: ReplayTrainConfig, agent: Agent, store: EpisodeStore) -
         seed = derive_seed(config.seed, 7)
         model = make_reward_model(shapes, actions, discrete, config.reward, seed).to(policy.device)
         reward = RewardLearner(model, config.reward, config.seed)
-    return ReplayLearner(agent, store, config.replay, config.reward, reward, config.seed, config.cuda_graphs)
+    return ReplayLearner(
+        agent, store, config.replay, config.reward, reward, config.seed, config.cuda_graphs, hindsight
+    )
 
 
 def obs_field(space: gym.spaces.Box) -> tuple[tuple[int, ...], torch.dtype]:

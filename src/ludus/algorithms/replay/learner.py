@@ -10,6 +10,7 @@ from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.replay.agents import Agent, Batch
 from ludus.algorithms.replay.batches import Batches
 from ludus.algorithms.replay.config import ReplayConfig
+from ludus.algorithms.replay.hindsight import Hindsight
 from ludus.algorithms.reward.config import RewardConfig
 from ludus.algorithms.reward.rrd import RewardLearner, ircr_reward
 from ludus.buffers.episodes import EpisodeStore, SequenceDraw, TransitionDraw
@@ -38,11 +39,13 @@ class ReplayLearner(Batches):
         reward_learner: RewardLearner | None,
         seed: int,
         cuda_graphs: bool = True,
+        hindsight: Hindsight | None = None,
     ) -> None:
         whole_episodes = reward.method == "rd"  # whose batches change in size, which no graph can follow
         super().__init__(store, config.train_batches, seed, cuda_graphs and not whole_episodes)
         self.agent, self.config, self._batch_size = agent, config, config.batch_size
         self._shift = _shift_of(config, agent.policy)
+        self.hindsight = hindsight
         self.fixed_scale = False  # the policy's normaliser knows all there will be
         self.reward, self.reward_learner = reward, reward_learner
         self._totals = torch.zeros(len(agent.measures), device=store.device)
@@ -68,8 +71,11 @@ class ReplayLearner(Batches):
     def _draw(self) -> dict[str, Tensor]:
         """Rows: those of observations before, then those after; in each the reward's sub-sequences come first."""
         batches, drawn = self.train_batches, self._draw_transitions()
-        reward, before, after = drawn.reward, drawn.row, drawn.next_row
         more: dict[str, Tensor] = {}
+        if self.hindsight is not None:
+            ahead = (self.config.n_step, self.config.gamma)
+            drawn, more["goals"] = self.hindsight.relabel(self.store, drawn, *ahead, self.generator)
+        reward, before, after = drawn.reward, drawn.row, drawn.next_row
         if self.reward.method == "ircr":
             reward = ircr_reward(self.store.episode_return[drawn.slot], *self._range_of_returns())
         if self.reward_learner is not None:
@@ -115,6 +121,10 @@ class ReplayLearner(Batches):
         starts = self._at_tick("starts") if store.stacked_frames > 1 else rows
         obs, action = store.observations(rows, starts), store.action.index_select(0, rows[:half])
         before, after = obs[:half], obs[half:]
+        if self.hindsight is not None:
+            goals = self._at_tick("goals")
+            self.hindsight.show(before, goals)
+            self.hindsight.show(after, goals)
         await_reward: Callable[[], None] = _nothing
         if self.reward_learner is not None:
             reward, await_reward = self._learn_reward(self.reward_learner, before, action, after)
@@ -169,6 +179,8 @@ class ReplayLearner(Batches):
         rows = self._drawn["rows"][0]
         half = len(rows) // 2  # the transitions are what comes last before it; sub-sequences may repeat steps
         obs = self.store.obs["obs"].index_select(0, rows[half - self._batch_size : half])
+        if self.hindsight is not None:
+            self.hindsight.show(obs, self._drawn["goals"][0])
         if normalizer is not None:
             self.agent.policy.learn_scales([obs])
         if self.reward_learner is not None:

@@ -6,6 +6,7 @@ from torch import Tensor
 from ludus import ranks
 from ludus.algorithms.replay.collector import ReplayCollector
 from ludus.algorithms.replay.config import ReplayTrainConfig
+from ludus.algorithms.replay.hindsight import hindsight_warnings, make_hindsight
 from ludus.algorithms.replay.job import ReplayJob, make_policy, obs_field
 from ludus.algorithms.replay.ram import drawn_bytes
 from ludus.algorithms.reward.config import check_reward_config
@@ -54,7 +55,9 @@ class OffPolicyJob(ReplayJob):
             "Make --replay.train-batches or --replay.batch-size smaller.",
             device,
         )
-        super().__init__(config, device, policy, EpisodeStore(*shape, device, hidden, frames))
+        hindsight = make_hindsight(config, envs[0])
+        self.warnings += hindsight_warnings(config, envs[0])
+        super().__init__(config, device, policy, EpisodeStore(*shape, device, hidden, frames), hindsight)
         self.plan = plan
         self._plan_memory(self._bytes)
         stored = min(plan.total_steps // ranks.size(), replay.capacity)
@@ -119,8 +122,10 @@ class OffPolicyJob(ReplayJob):
         paid = "paid once per episode, " if config.episodic_reward else ""
         idle = max(0, -(-replay.warmup // self.plan.steps_per_iteration) - 1)  # iterations that only collect
         learning = max(1, self.plan.total_iterations - idle)
+        hindsight = self.learner.hindsight
         return [
             self._setting_line(),
+            *([] if hindsight is None else [hindsight.line()]),
             f"{each}{envs:,} environment{'s' * (envs > 1)}, {paid}{ratio:.3g} updates a step after "
             f"{replay.warmup:,} random steps; replay of {replay.capacity:,} rows; {self.memory_plan.line()}",
             self._batches_line(learning * replay.train_batches),

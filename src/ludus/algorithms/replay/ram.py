@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.replay.agents import Agent
 from ludus.algorithms.replay.config import ReplayTrainConfig
+from ludus.envs.goals import goal_parts
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.policies.taped import TapedEncoder
 from ludus.training.ram import size
@@ -43,6 +44,8 @@ def drawn_bytes(config: ReplayTrainConfig, policy: ReplayPolicy) -> int:
     """What an iteration's batches need to know, drawn and packed: rows, rewards, discounts and noise of each."""
     shifts = 2 * 2 * 8 if policy.has_images else 0
     a_batch = config.replay.batch_size * (2 * 8 + 4 + 4 + 2 * 4 * policy.head.noise_size + shifts)
+    goals = goal_parts(policy.obs_space)
+    a_batch += 0 if goals is None else config.replay.batch_size * 4 * goals[1].size
     a_batch += 8 * 4 * config.reward.rrd_batch_size if config.reward.learned else 0
     return 2 * config.replay.train_batches * a_batch
 

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.envs.goals import Goals
 from ludus.envs.gym.block import GrowthGuard, Recipe, warn_inexact
 from ludus.envs.gym.config import GymConfig
-from ludus.envs.gym.finding import ATARI, find_env
+from ludus.envs.gym.finding import find_env, package_of
+from ludus.envs.gym.goals import goals_of_env
 from ludus.envs.gym.make import GymRecipe
 from ludus.envs.gym.rows import info_metrics, step_of
 from ludus.envs.gym.workers import GymWorkersVecEnv
@@ -29,7 +31,7 @@ from ludus.envs.vec import State, Step, VecEnv
 
 def make_gym(config: GymConfig, num_envs: int) -> VecEnv:
     """A group of `num_envs` environments."""
-    module = config.id.rpartition(":")[0] or (ATARI if config.id.startswith("ALE/") else "")
+    module = config.id.rpartition(":")[0] or package_of(config.id)
     spec, make = find_env(config.id)
     recipe = GymRecipe(
         told_name(f"gym:{config.id}"),
@@ -135,6 +137,9 @@ class GymVecEnv(BlockVecEnv):
         """The live simulation of `row`, where this is a MuJoCo environment."""
         data = getattr(self._block.envs[row].unwrapped, "data", None)
         return data if isinstance(data, mujoco.MjData) else None
+
+    def goals(self) -> Goals | None:
+        return goals_of_env(self.name, self._block.envs[0], self.obs_space)
 
     def interface(self) -> Interface:
         """Of Gymnasium's own MuJoCo environments, whose actions are the controls; of others the time of a step."""

@@ -12,7 +12,15 @@ from ludus.envs.given import given
 from ludus.envs.importing import find_callable, import_module_of, is_given, told_name
 from ludus.errors import ConfigError, did_you_mean
 
-ATARI = "ale_py"  # the package that registers ALE/…
+_ATARI, _ROBOTICS = "ale_py", "gymnasium_robotics"
+# How the ids of Gymnasium-Robotics begin.
+_ROBOTS = ("FetchReach", "FetchPush", "FetchSlide", "FetchPickAndPlace", "HandReach", "HandManipulate",
+           "AdroitHand", "PointMaze_", "AntMaze_", "FrankaKitchen-")  # fmt: skip
+# Module → what must be installed, by the modules that are imported; the extra that installs it.
+_PACKAGES = {
+    _ATARI: ({_ATARI: "ale-py", "cv2": "opencv-python"}, "atari"),
+    _ROBOTICS: ({_ROBOTICS: "gymnasium-robotics"}, "robotics"),
+}
 
 
 class FoundEnv(NamedTuple):
@@ -28,8 +36,8 @@ def find_env(env_id: str) -> FoundEnv:
     if is_given(env_id):
         return _unregistered(told_name(env_id), given(env_id).make)
     found = import_module_of(module, env_id) if module else None  # which may register it
-    if name.startswith("ALE/") and not module:
-        _import_atari(env_id)
+    if not module and (package := package_of(name)):
+        _import_package(package, env_id)
     try:
         return FoundEnv(gym.spec(name))
     except gym.error.Error as error:
@@ -61,12 +69,21 @@ def find_spec(env_id: str) -> EnvSpec:
     return find_env(env_id).spec
 
 
-def _import_atari(env_id: str) -> None:
-    packages = {ATARI: "ale-py", "cv2": "opencv-python"}
-    missing = [package for module, package in packages.items() if importlib.util.find_spec(module) is None]
+def package_of(env_id: str) -> str:
+    """The module that registers the environments of a package whose ids name none; else empty."""
+    if env_id.startswith("ALE/"):
+        return _ATARI
+    known = gym.registry.get(env_id)
+    foreign = known is not None and not str(known.entry_point).startswith(_ROBOTICS)
+    return _ROBOTICS if env_id.startswith(_ROBOTS) and not foreign else ""
+
+
+def _import_package(module: str, env_id: str) -> None:
+    needed, extra = _PACKAGES[module]
+    missing = [package for name, package in needed.items() if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"{env_id} needs {' and '.join(missing)}: pip install 'ludus[atari]'")
-    import_module_of(ATARI, env_id, search_here=False)
+        raise ConfigError(f"{env_id} needs {' and '.join(missing)}: pip install 'ludus[{extra}]'")
+    import_module_of(module, env_id, search_here=False)
 
 
 def find_factory(env_id: str) -> Callable[..., Any]:

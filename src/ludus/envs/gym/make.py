@@ -20,6 +20,7 @@ from gymnasium.wrappers import (
 
 from ludus.envs.given import Several
 from ludus.envs.gym.block import NO_LIMIT, EnvRaisedError, GymBlock
+from ludus.envs.gym.robotics import mend_robotics
 from ludus.envs.gym.spaces import MaskSource, adapt_spaces, mask_in_info, may_be_masked
 from ludus.envs.row_space import RowSpace, is_image
 from ludus.errors import ConfigError, LudusError, tell_exception
@@ -41,6 +42,7 @@ class GymRecipe(NamedTuple):
     def make_block(self, count: int, first_env: int = 0) -> GymBlock:
         if self.module:
             importlib.import_module(self.module)
+        mend_robotics(self.spec.entry_point)
         envs, limit = make_envs(self, count, first_env)
         obs_space, action_space = envs[0].observation_space, envs[0].action_space
         of = adapt_spaces(obs_space, action_space, self.name, self._mask_source(envs[0]), self.masks)

@@ -24,7 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.envs.goals import Goals, goal_parts
 from ludus.envs.gym.block import EnvBlock, EnvRaisedError, GrowthGuard, Recipe, warn_inexact
+from ludus.envs.gym.goals import goals_of_env
 from ludus.envs.gym.infos import MOST_NAMES
 from ludus.envs.gym.rows import Rows, info_metrics, step_of
 from ludus.envs.processes import process_context, start_conditions
@@ -75,8 +77,9 @@ class GymWorkersVecEnv(VecEnv):
     """Environments in `num_workers` processes, each with a contiguous block of them."""
 
     def __init__(self, recipe: Recipe, num_envs: int, num_workers: int, timeout_s: float = TIMEOUT_S) -> None:
-        self.name = recipe.name
+        self.name, self._recipe = recipe.name, recipe
         self.device = torch.device("cpu")
+        self._judging: EnvBlock | None = None  # see `goals`
         probe = _probe(recipe)
         self.agents_per_env, self._agents_come_and_go = probe.agents_per_env, probe.agents_come_and_go
         self.num_rows = num_rows = num_envs * probe.agents_per_env
@@ -104,6 +107,13 @@ class GymWorkersVecEnv(VecEnv):
     def worker_pids(self) -> list[int]:
         """The processes, of the first rows first."""
         return [worker.pid for worker in self._workers]
+
+    def goals(self) -> Goals | None:
+        """Judged by an environment of this process: the workers are busy with theirs."""
+        if goal_parts(self.obs_space) is None:
+            return None
+        self._judging = self._judging or self._recipe.make_block(1)
+        return goals_of_env(self.name, self._judging.envs[0], self.obs_space)
 
     def reset(self, seed: int) -> Tensor:
         self._seed, self._tick = seed, 0
@@ -186,6 +196,9 @@ class GymWorkersVecEnv(VecEnv):
 
     def close(self) -> None:
         self._stop()
+        if self._judging is not None:
+            self._judging.close()
+            self._judging = None
 
     def _note_last(self) -> None:
         """Keep what was observed: a worker that dies may leave it half overwritten."""

@@ -23,6 +23,8 @@ class KukaConfig(TermSettings):
     """Share of training episodes that start at the cube, just after it was lost, or with it in the hand."""
     assist_final: Annotated[float, SHARE] = 0.25
     """That share in the last fifth of the training."""
+    goals: bool = False
+    """Every step costs 1 until the cube lies on the pad, and the goal is a part of its own: to learn with HER."""
     image_size: Annotated[int, Range(0, 512)] = 0
     """Pixels of each side of the images of two cameras, which are observed besides; 0: no images."""
     max_steps: Annotated[int, Range(1, 10**9)] = 100

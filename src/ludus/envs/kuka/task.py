@@ -141,10 +141,11 @@ class KukaPickPlace(SimTask):
             "best_potential": torch.zeros(num_envs, dtype=self.dtype, device=self.device),  # of the episode
         }
         self.one = torch.ones(num_envs, dtype=self.dtype, device=self.device)
-        self.use_terms(config, REWARDS, TERMINATIONS, OBSERVATIONS)
+        self.use_terms(config, *self.tables)
 
     worth: Worth
     sight: Sight
+    tables = (REWARDS, TERMINATIONS, OBSERVATIONS)
     column_names = COLUMNS
     action_names = ("hand.x", "hand.y", "hand.z", "gripper")
     action_units = (*[f"× {STRIDE:g} m a step"] * 3, "(0 and more opens)")
@@ -174,23 +175,22 @@ class KukaPickPlace(SimTask):
 
     # Worth --------------------------------------------------------------------------------------
     def measure(self) -> dict[str, Tensor]:
-        potential, on_pad, touching = self._potential(ALL_ROWS)
+        potential, on_pad = self._potential(ALL_ROWS)
         best = self.memory["best_potential"]
         # Paying only for new bests: dropping the cube is not punished, so that picking it up is never
         # a risk. A symmetric difference teaches the policy not to touch it.
         progress = (potential - best).clamp(min=0)
         torch.maximum(best, potential, out=best)
-        resting = torch.linalg.vector_norm(self._sensors[:, 6:9], dim=1) < REST_SPEED
-        success = on_pad & ~touching.any(dim=1) & resting
+        success = on_pad & self.free(ALL_ROWS)
         fallen = ((self._qpos[:, 9:11] - self._table_center).abs() > self._table_half).any(dim=1)
         self.worth = Worth(progress, success, fallen)
         grasped = self.grasped(ALL_ROWS)
         return {"success": success.float(), "grasped": grasped.float(), "fallen": fallen.float()}
 
-    def _potential(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """([n] how far the job has come, [n] bool cube lies on the pad, [n, 2] bool fingertips touch it)."""
+    def _potential(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """([n] how far the job has come, [n] bool cube lies on the pad)."""
         sensors, qpos = self._sensors[rows], self._qpos[rows]
-        cube, touching = qpos[:, 9:12], sensors[:, 9:11] > 0
+        cube = qpos[:, 9:12]
         offset = self.memory["goal"][rows] - cube
         on_pad = (offset.abs() < self._on_pad).all(dim=1)
         lift = ((cube[:, 2] - TABLE_TOP - CUBE_HALF) / 0.05).clamp(0, 1)
@@ -201,7 +201,7 @@ class KukaPickPlace(SimTask):
         reach, goal = torch.tanh(distance * self._nearness)
         # Carrying is worth the most, and worth something from the far end of the table: beside the jumps of
         # grasping and lifting, a weak slope towards the pad is lost in noise.
-        return hold + 10.0 * (1 - reach) + 60.0 * (1 - goal), on_pad, touching
+        return hold + 10.0 * (1 - reach) + 60.0 * (1 - goal), on_pad
 
     def progress(self, rows: Rows = ALL_ROWS) -> Tensor:
         """[n] how far the job of `rows` has come, from about 0 to about 1: a measure, paid to nobody."""
@@ -210,6 +210,11 @@ class KukaPickPlace(SimTask):
     def grasped(self, rows: Rows) -> Tensor:
         """[n] bool: both fingertips touch the cube and it is between them; a closed fist may push with both."""
         return (self._sensors[rows, 9:11] > 0).all(dim=1) & (self._qpos[rows, 7] > 0.5 * CUBE_HALF)
+
+    def free(self, rows: Rows) -> Tensor:
+        """[n] bool: the cube is at rest, and no fingertip touches it."""
+        resting = torch.linalg.vector_norm(self._sensors[rows, 6:9], dim=1) < REST_SPEED
+        return resting & ~(self._sensors[rows, 9:11] > 0).any(dim=1)
 
     # Beginning ----------------------------------------------------------------------------------
     def new_episodes(self, rows: Rows, n: int) -> dict[str, Tensor]:

@@ -170,7 +170,7 @@ class SimTask(VecEnv):
     def _resize(self) -> None:
         """Other observations have another size."""
         if isinstance(self.obs_space, RowSpace):
-            raise ConfigError("--env.observations changes vectors; with images leave it empty.")
+            raise ConfigError("--env.observations changes a single vector; with images or goals leave it empty.")
         if not self.observations.terms:
             raise ConfigError("--env.observations leaves nothing to be seen.")
         size = self.observe(ALL_ROWS).shape[1]
