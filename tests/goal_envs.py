@@ -9,9 +9,12 @@ Seen = dict[str, np.ndarray]
 
 
 class GoalEnv(gym.Env):
-    """A reached goal pays 0, every other step costs 1."""
+    """A reached goal pays 0, every other step costs 1. `ends`: it ends the episode, as the environment can say."""
 
-    def __init__(self, goal: gym.Space, action: gym.Space, length: int) -> None:
+    def __init__(self, goal: gym.Space, action: gym.Space, length: int, ends: str) -> None:
+        self.ends = ends
+        if ends:
+            self.compute_terminated = self.all_terminated if ends == "arrays" else self.one_terminated
         self.observation_space = gym.spaces.Dict(observation=goal, achieved_goal=goal, desired_goal=goal)
         self.action_space, self.length = action, length
 
@@ -39,14 +42,21 @@ class GoalEnv(gym.Env):
         self.move(action)
         self.left -= 1
         reward, success = self.compute_reward(self.at, self.goal, {}), bool(self.reached(self.at, self.goal))
-        return self.seen(), float(reward), False, self.left == 0, {"is_success": success}
+        return self.seen(), float(reward), bool(self.ends) and success, self.left == 0, {"is_success": success}
+
+    def all_terminated(self, achieved: np.ndarray, desired: np.ndarray, info: Any) -> Any:
+        return self.reached(achieved, desired)
+
+    def one_terminated(self, achieved: np.ndarray, desired: np.ndarray, info: Any) -> bool:
+        """As the mazes of Gymnasium-Robotics do, which can say it of one goal only."""
+        return bool(self.reached(achieved.ravel(), desired.ravel()))
 
 
 class BitFlip(GoalEnv):
     """Every action flips one bit; the bits should become those of the goal."""
 
     def __init__(self, bits: int = 10) -> None:
-        super().__init__(gym.spaces.MultiBinary(bits), gym.spaces.Discrete(bits), bits)
+        super().__init__(gym.spaces.MultiBinary(bits), gym.spaces.Discrete(bits), bits, ends="arrays")
         self.bits = bits
 
     def start(self) -> np.ndarray:
@@ -57,14 +67,11 @@ class BitFlip(GoalEnv):
 
 
 class Reach(GoalEnv):
-    """A point in a square should get to another. `ends`: that ends the episode, as the environment can say."""
+    """A point in a square should get to another."""
 
     def __init__(self, ends: str = "", length: int = 15) -> None:
         box = gym.spaces.Box(-1.0, 1.0, (2,), np.float64)
-        super().__init__(box, gym.spaces.Box(-1.0, 1.0, (2,), np.float32), length)
-        self.ends = ends
-        if ends:
-            self.compute_terminated = self.all_terminated if ends == "arrays" else self.one_terminated
+        super().__init__(box, gym.spaces.Box(-1.0, 1.0, (2,), np.float32), length, ends)
 
     def start(self) -> np.ndarray:
         return self.np_random.uniform(-1.0, 1.0, 2)
@@ -74,17 +81,6 @@ class Reach(GoalEnv):
 
     def reached(self, achieved: np.ndarray, desired: np.ndarray) -> np.ndarray:
         return np.linalg.norm(achieved - desired, axis=-1) < 0.1
-
-    def all_terminated(self, achieved: np.ndarray, desired: np.ndarray, info: Any) -> Any:
-        return self.reached(achieved, desired)
-
-    def one_terminated(self, achieved: np.ndarray, desired: np.ndarray, info: Any) -> bool:
-        """As the mazes of Gymnasium-Robotics do, which can say it of one goal only."""
-        return bool(np.linalg.norm(achieved - desired) < 0.1)
-
-    def step(self, action: Any) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
-        obs, reward, _, late, info = super().step(action)
-        return obs, reward, bool(self.ends) and info["is_success"], late, info
 
 
 class OneByOne(Reach):
@@ -109,5 +105,5 @@ class Taxed(Reach):
     """Its steps cost more than it says of goals."""
 
     def step(self, action: Any) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
-        obs, reward, *rest = super().step(action)
-        return obs, reward - 1.0, *rest
+        obs, reward, over, late, info = super().step(action)
+        return obs, reward - 1.0, over, late, info

@@ -4,7 +4,7 @@ import dataclasses
 
 from ludus.algorithms.distill.config import DistillConfig, DistillTrainConfig
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
-from ludus.algorithms.replay.config import ReplayConfig, SACTrainConfig
+from ludus.algorithms.replay.config import ReplayConfig, SACConfig, SACTrainConfig
 from ludus.config import CheckpointConfig, EvalConfig, LoopConfig, convert
 from ludus.envs.kuka.config import KukaConfig
 from ludus.policies.config import PolicyConfig
@@ -111,10 +111,13 @@ _DISTILL = convert(
 
 # No reward for progress: goals that were reached by chance teach how to reach them.
 _GOALS = SACTrainConfig(
-    env=KukaConfig(num_envs=10, goals=True),
+    env=KukaConfig(num_envs=64, goals=True),
     policy=PolicyConfig(hidden=(256, 256), activation="relu"),
-    replay=ReplayConfig(warmup=5_000, gamma=0.97, learning_rate=1e-3, polyak=0.98),
-    loop=LoopConfig(total_steps=300_000, iterations=50),
+    replay=ReplayConfig(
+        warmup=10_000, steps=512, train_batches=64, batch_size=256, gamma=0.97, learning_rate=1e-3, polyak=0.98
+    ),
+    sac=SACConfig(alpha=0.1),
+    loop=LoopConfig(total_steps=400_000, iterations=20),
     eval=EvalConfig(every=25_000, episodes=100, stochastic=False, final_episodes=200),
 )
 

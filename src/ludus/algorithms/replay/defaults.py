@@ -4,7 +4,13 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ludus.algorithms.replay.config import DQNTrainConfig, ReplayConfig, ReplayTrainConfig, TD3TrainConfig
+from ludus.algorithms.replay.config import (
+    DQNTrainConfig,
+    ReplayConfig,
+    ReplayTrainConfig,
+    SACTrainConfig,
+    TD3TrainConfig,
+)
 from ludus.config import EvalConfig, LoopConfig, TrainConfig, convert
 from ludus.policies.config import PolicyConfig
 
@@ -88,6 +94,7 @@ def _fetch(config: ReplayTrainConfig) -> dict[str, Any]:
         "replay": dataclasses.replace(config.replay, **replay),
         "loop": LoopConfig(total_steps=500_000, iterations=50),
         "eval": EvalConfig(every=25_000, episodes=50, stochastic=False, final_episodes=200),
+        **_cooler(config),
     }
 
 
@@ -97,7 +104,13 @@ def _fetch_reach(config: ReplayTrainConfig) -> dict[str, Any]:
         "replay": dataclasses.replace(config.replay, warmup=1_000, capacity=100_000, **_GOAL_PACE),
         "loop": LoopConfig(total_steps=10_000, iterations=10),
         "eval": EvalConfig(every=2_000, episodes=20, stochastic=False, final_episodes=200),
+        **_cooler(config),
     }
+
+
+def _cooler(config: ReplayTrainConfig) -> dict[str, Any]:
+    """A step costs at most 1: at the usual temperature entropy would be worth more for thousands of updates."""
+    return {"sac": dataclasses.replace(config.sac, alpha=0.1)} if isinstance(config, SACTrainConfig) else {}
 
 
 # By the beginning of the environment's id.
