@@ -24,7 +24,7 @@ def goals_of_env(name: str, env: gym.Env, space: gym.spaces.Box) -> Goals | None
     if not _has(env, _REWARD):
         return None
     judge = _ArrayJudge(name, env, parts[1])
-    return Goals(judge.reward, judge.ended if judge.ends_when_reached(parts[1]) else None)
+    return Goals(judge.reward, judge.ended if judge.ends_when_reached() else None)
 
 
 class _ArrayJudge:
@@ -50,14 +50,12 @@ class _ArrayJudge:
             told = np.array([bool(self._ask(_TERMINATED, *pair)) for pair in zip(reached, wanted, strict=True)])
         return torch.from_numpy(told.astype(bool)).to(achieved.device)
 
-    def ends_when_reached(self, goal: Part) -> bool:
+    def ends_when_reached(self) -> bool:
         """Asked once, of a goal that is reached."""
         if not _has(self._env, _TERMINATED):
             return False
-        space = goal.space
-        assert space.shape is not None
-        some = np.zeros(space.shape, space.dtype)
-        return bool(np.all(self._ask(_TERMINATED, some, some)))
+        goal = self._array(torch.zeros(1, self._goal.size))[0]
+        return bool(np.all(self._ask(_TERMINATED, goal, goal)))
 
     def _array(self, goals: Tensor) -> np.ndarray:
         space = self._goal.space
