@@ -464,7 +464,7 @@ SEVERAL = gym.spaces.MultiDiscrete([3, 2])
         ("sac", CHOICES, "SAC needs continuous actions.*--algo dqn or ppo"),
         ("td3", CHOICES, "TD3 needs continuous actions.*--algo dqn or ppo"),
         ("sac", SEVERAL, "SAC needs continuous actions.*--algo ppo"),
-        ("dqn", BOX, "DQN chooses among numbered actions.*--algo sac, td3 or ppo"),
+        ("dqn", BOX, "DQN chooses among numbered actions.*--algo sac, td3, flash-sac or ppo"),
         ("dqn", SEVERAL, "DQN chooses among numbered actions.*--algo ppo"),
     ],
 )

@@ -59,7 +59,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_algorithm_of_ludus_is_found_and_is_what_it_says() -> None:
-    assert set(built_in()) == {"ppo", "amp", "distill", "sac", "td3", "dqn", "reward"}
+    assert set(built_in()) == {"ppo", "amp", "distill", "sac", "td3", "dqn", "flash-sac", "reward"}
     for name, algorithm in built_in().items():
         assert find_algorithm(name) is algorithm
         assert algorithm.config().algo == name

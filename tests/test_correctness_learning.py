@@ -12,9 +12,9 @@ import ludus
 from ludus.algorithms.imitation.config import AdversaryConfig
 from ludus.algorithms.imitation.discriminator import adversarial_loss, make_discriminator
 from ludus.algorithms.on_policy.advantage import generalized_advantage
-from ludus.algorithms.on_policy.return_scale import ReturnScale
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.replay.agents import _critic_gradients
+from ludus.algorithms.return_scale import ReturnScale
 from ludus.envs.episodic import EpisodicReward
 from ludus.policies.config import PolicyConfig
 from ludus.policies.mlp import MLP

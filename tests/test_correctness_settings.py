@@ -113,7 +113,9 @@ def test_correctness_05_environments_are_checked_where_they_are_made() -> None:
 
 # Unknown names --------------------------------------------------------------------------------------
 def test_correctness_10_an_unknown_kind_of_head_policy_agent_encoder_or_space_is_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"No policy learns by 'crossq' from a replay; sac, td3, dqn do."):
+    with pytest.raises(
+        ConfigError, match=r"No policy learns by 'crossq' from a replay; sac, td3, dqn, flash-sac do."
+    ):
         make_replay_head("crossq", BOX, 8)
     with pytest.raises(ConfigError, match="'crossq'"):
         make_replay_policy("crossq", BOX, BOX, PolicyConfig(), 0)
@@ -166,7 +168,7 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     [
         (
             ("--buffer-size", "7"),
-            "--buffer-size, here --replay.capacity, is a setting of dqn, reward, sac and td3",
+            "--buffer-size, here --replay.capacity, is a setting of dqn, flash-sac, reward, sac and td3",
         ),
         (("--train-batches=5",), "PPO takes --ppo.minibatches × --ppo.update-epochs gradient steps an iteration."),
         (("--replay.batch-size", "7"), "PPO has minibatches of --ppo.batch-size steps."),
@@ -195,9 +197,11 @@ def test_correctness_09_the_same_in_python_and_in_a_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     config = find_preset("gym:CartPole-v1").config
-    with pytest.raises(ConfigError, match="--train-batches is a setting of dqn, reward, sac and td3"):
+    with pytest.raises(ConfigError, match="--train-batches is a setting of dqn, flash-sac, reward, sac and td3"):
         apply_overrides(config, {"train_batches": 7})
-    with pytest.raises(ConfigError, match=r"--replay\.batch-size is a setting of dqn, reward, sac and td3"):
+    with pytest.raises(
+        ConfigError, match=r"--replay\.batch-size is a setting of dqn, flash-sac, reward, sac and td3"
+    ):
         apply_overrides(config, {"replay": {"batch_size": 7}})
     file = tmp_path / "mine.yaml"
     file.write_text("replay: {batch_size: 7}\n")

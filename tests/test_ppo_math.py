@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from ludus.algorithms.on_policy.advantage import generalized_advantage, next_values
-from ludus.algorithms.on_policy.return_scale import ReturnScale
 from ludus.algorithms.on_policy.update_data import prioritized
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.ppo.config import PPOConfig
 from ludus.algorithms.ppo.loss import Batch
 from ludus.algorithms.ppo.update import PPO
+from ludus.algorithms.return_scale import ReturnScale
 from ludus.buffers.schedule import SegmentSchedule
 from ludus.buffers.segments import SegmentBuffer, Segments
 from ludus.errors import ConfigError

@@ -10,6 +10,7 @@ import torch
 
 import ludus
 from conftest import Recordings
+from ludus.algorithms.flash.agent import make_flash_agent
 from ludus.algorithms.replay.agents import make_agent
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.job import make_learner, make_policy
@@ -36,6 +37,7 @@ CASES: dict[str, dict[str, Any]] = {
     "sac": {"reward.method": "none"},
     "td3": {"reward.method": "none", "algo": "td3", "replay.train_target": 2},
     "dqn": {"reward.method": "none", "algo": "dqn", "replay.train_target": 5, "replay.polyak": 0.0},
+    "flash": {"reward.method": "none", "algo": "flash-sac", "flash.critic_width": 32},
     "rrd": {"reward.method": "rrd"},
     "rrd-unbiased": {"reward.method": "rrd-unbiased", "policy.normalize_obs": True},
     "rd": {"reward.method": "rd"},
@@ -60,7 +62,8 @@ def learner_of(case: str, cuda_graphs: bool, device: str) -> ReplayLearner:
         if discrete:
             action = torch.randint(3, (length, 1), generator=random).float()
         store.add({"obs": obs}, action, reward, terminated=length == 25)
-    learner = make_learner(config, make_agent(policy, config, derive_seed(config.seed, 6)), store)
+    make: Any = make_flash_agent if case == "flash" else make_agent
+    learner = make_learner(config, make(policy, config, derive_seed(config.seed, 6)), store)
     if learner.reward_learner is not None:
         learner.reward_learner.fit(*store.returns_and_lengths())
     return learner

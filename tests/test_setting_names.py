@@ -73,7 +73,7 @@ def test_a_name_of_another_library_sets_ours(algo: str, given: dict[str, Any], m
     ("algo", "name", "told"),
     [
         ("ppo", "train_batches", "PPO takes --ppo.minibatches × --ppo.update-epochs gradient steps"),
-        ("ppo", "tau", "--tau, here --replay.polyak, is a setting of dqn, reward, sac and td3"),
+        ("ppo", "tau", "--tau, here --replay.polyak, is a setting of dqn, flash-sac, reward, sac and td3"),
         ("ppo", "train_freq", "--train-freq, here --replay.steps, is a setting of"),
         ("ppo", "steps", "take --total-steps."),
         ("sac", "steps", "--total-steps for how long to train"),

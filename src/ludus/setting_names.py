@@ -114,7 +114,7 @@ OTHERS: dict[str, tuple[str | Changed | Both | Told, ...]] = {
     "policy_lr": _ONE_RATE,
     "q_lr": _ONE_RATE,
     "autotune": ("sac.learn_alpha",),
-    "policy_frequency": ("td3.policy_delay",),
+    "policy_frequency": ("td3.policy_delay", "flash.policy_delay"),
     "target_policy_noise": ("td3.target_noise",),
     "policy_noise": ("td3.target_noise",),
     "noise_clip": ("td3.target_noise_clip",),

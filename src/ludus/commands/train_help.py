@@ -39,6 +39,7 @@ FIRST = {
                "polyak"),
     "sac": ("alpha", "learn_alpha"),
     "td3": ("exploration", "policy_delay"),
+    "flash": ("critic_width", "target_std", "longest_noise"),
     "dqn": ("epsilon", "epsilon_final", "epsilon_until"),
     "reward": ("method", "rrd_batch_size", "rrd_sample_size", "learning_rate"),
     "data": ("path", "keys", "held_out"),

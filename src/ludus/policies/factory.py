@@ -13,7 +13,9 @@ from ludus.envs.vec import ActionSpace, VecEnv
 from ludus.errors import ConfigError, TrustError, plain_text
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.config import PolicyConfig
+from ludus.policies.flash_policy import FlashPolicy
 from ludus.policies.policy import MakeNetwork, Policy
+from ludus.policies.replay_heads import FLASH, REPLAY_KINDS
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.policies.spaces import space_from
 
@@ -48,11 +50,15 @@ def find_signed_network(config: PolicyConfig, name: str, kwargs: dict[str, Any])
 def make_replay_policy(
     kind: str, obs_space: gym.spaces.Box, action_space: ActionSpace, config: PolicyConfig, seed: int
 ) -> ReplayPolicy:
-    """The same for "sac", "td3" or "dqn"."""
+    """The same for "sac", "td3", "dqn" or "flash-sac"."""
     network = find_network(config.network) if config.network else None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return ReplayPolicy(kind, obs_space, action_space, config, network)
+        return _replay_policy(kind)(kind, obs_space, action_space, config, network)
+
+
+def _replay_policy(kind: str) -> type[ReplayPolicy]:
+    return FlashPolicy if kind == FLASH else ReplayPolicy
 
 
 def name_of_network(network: MakeNetwork | nn.Module | str) -> str:
@@ -106,6 +112,7 @@ def _policy_from(description: dict[str, Any], find: FindNetwork, find_kind: Call
     network = find(named, dict(config.get("network_kwargs", {}))) if named else None
     if description["kind"] == ActorCritic.kind:
         return ActorCritic(obs_space, action_space, PolicyConfig(**config), network)
-    if description["kind"] in ReplayPolicy.kinds:
-        return ReplayPolicy(description["kind"], obs_space, action_space, PolicyConfig(**config), network)
-    return find_kind(str(description["kind"]))(obs_space, action_space, PolicyConfig(**config))
+    kind = str(description["kind"])
+    if kind in REPLAY_KINDS:
+        return _replay_policy(kind)(kind, obs_space, action_space, PolicyConfig(**config), network)
+    return find_kind(kind)(obs_space, action_space, PolicyConfig(**config))

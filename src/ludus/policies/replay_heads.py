@@ -6,17 +6,19 @@ from typing import NamedTuple
 import gymnasium as gym
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ludus.envs.row_space import ActionRow
 from ludus.envs.vec import ActionSpace
 from ludus.errors import ConfigError
+from ludus.policies.flash_layers import project_rows
 from ludus.policies.heads import MASKED_LOGIT, BoxHead, Head
 from ludus.policies.mlp import Dense
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _LOG_2 = math.log(2.0)
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+_LEAST_LOG_STD = -10.0  # of FlashSAC
 
 
 class Squashed(NamedTuple):
@@ -26,7 +28,7 @@ class Squashed(NamedTuple):
     log_prob: Tensor  # [n]
     std: Tensor
     noise: Tensor
-    free: Tensor  # [n, actions] bool: the spread is not at its limit
+    slope: Tensor  # [n, actions] d log_std / d what the layer gave for it
 
 
 class BoundedHead(BoxHead):
@@ -45,30 +47,61 @@ class SquashedHead(BoundedHead):
         self.linear = Dense(features, 2 * self.action_size)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        mean, log_std = params.chunk(2, -1)
-        return torch.addcmul(mean, noise, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX).exp()).tanh()
+        mean, raw = params.chunk(2, -1)
+        return torch.addcmul(mean, noise, self.log_std(raw).exp()).tanh()
 
     def mode(self, params: Tensor) -> Tensor:
         return params[..., : self.action_size].tanh()
 
     def sample_with_log_prob(self, params: Tensor, noise: Tensor) -> Squashed:
         mean, raw = params.chunk(2, -1)
-        log_std = raw.clamp(LOG_STD_MIN, LOG_STD_MAX)
+        log_std = self.log_std(raw)
         std = log_std.exp()
         before = torch.addcmul(mean, noise, std)
         # log(1 − tanh²u) = 2 (log 2 − u − softplus(−2u)), exact also where tanh has rounded to 1.
         normal = torch.addcmul(log_std, noise, noise, value=0.5)
         squash = (before + F.softplus(-2.0 * before)).mul_(2.0)
         log_prob = (squash - normal).sum(-1) - self.action_size * (_LOG_SQRT_2PI + 2 * _LOG_2)
-        return Squashed(before.tanh(), log_prob, std, noise, log_std == raw)
+        return Squashed(before.tanh(), log_prob, std, noise, self.slope(raw, log_std))
+
+    def log_std(self, raw: Tensor) -> Tensor:
+        """Of what the layer gives for it."""
+        return raw.clamp(LOG_STD_MIN, LOG_STD_MAX)
+
+    def slope(self, raw: Tensor, log_std: Tensor) -> Tensor:
+        """d log_std / d raw: nothing at a limit."""
+        return log_std == raw
 
     def gradient(self, sample: Squashed, action_gradient: Tensor, log_prob_gradient: Tensor) -> Tensor:
         """d/d params of a loss, given those of the sampled actions and, one number for all, of their log_prob."""
         action = sample.action
         # u = mean + std · noise;  d tanh(u)/du = 1 − a²;  d log_prob/du = 2a;  d log_prob/d log_std = −1, besides.
         mean = action_gradient * (1.0 - action * action) + (2.0 * log_prob_gradient) * action
-        log_std = (mean * sample.std * sample.noise - log_prob_gradient) * sample.free
+        log_std = (mean * sample.std * sample.noise - log_prob_gradient) * sample.slope
         return torch.cat([mean, log_std], -1)
+
+
+class FlashHead(SquashedHead):
+    """The same with a spread that is bounded smoothly, and weights whose rows have length 1 (FlashSAC)."""
+
+    def __init__(self, features: int, space: gym.spaces.Box) -> None:
+        super().__init__(features, space)
+        nn.init.orthogonal_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+        self.project()
+
+    def log_std(self, raw: Tensor) -> Tensor:
+        half = 0.5 * (LOG_STD_MAX - _LEAST_LOG_STD)
+        return (raw.tanh() + 1.0) * half + _LEAST_LOG_STD
+
+    def slope(self, raw: Tensor, log_std: Tensor) -> Tensor:
+        half = 0.5 * (LOG_STD_MAX - _LEAST_LOG_STD)
+        return (1.0 - raw.tanh().square()) * half
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """After an optimiser step."""
+        project_rows(self.linear.weight)
 
 
 class DeterministicHead(BoundedHead):
@@ -128,24 +161,31 @@ class GreedyHead(Head):
 
 
 ReplayHead = SquashedHead | DeterministicHead | GreedyHead
-REPLAY_KINDS = ("sac", "td3", "dqn")
+FLASH = "flash-sac"
+REPLAY_KINDS = {"sac": "SAC", "td3": "TD3", "dqn": "DQN", FLASH: "FlashSAC"}
+"""What learns from a replay, and how it is written."""
+_OF_BOXES: dict[str, type[SquashedHead] | type[DeterministicHead]] = {
+    "sac": SquashedHead,
+    "td3": DeterministicHead,
+    FLASH: FlashHead,
+}
 
 
 def make_replay_head(kind: str, space: ActionSpace, features: int) -> ReplayHead:
-    """The head of "sac", "td3" or "dqn"."""
+    """The head of one of `REPLAY_KINDS`."""
     if kind not in REPLAY_KINDS:
         raise ConfigError(f"No policy learns by {kind!r} from a replay; {', '.join(REPLAY_KINDS)} do.")
     if isinstance(space, ActionRow):
-        raise ConfigError(f"{kind.upper()} acts in one space; for the parts of {space.raw} take --algo ppo.")
+        raise ConfigError(f"{REPLAY_KINDS[kind]} acts in one space; for the parts of {space.raw} take --algo ppo.")
     if kind == "dqn":
         if not isinstance(space, gym.spaces.Discrete):
-            others = "sac, td3 or ppo" if isinstance(space, gym.spaces.Box) else "ppo"
+            others = "sac, td3, flash-sac or ppo" if isinstance(space, gym.spaces.Box) else "ppo"
             raise ConfigError(f"DQN chooses among numbered actions; for {space} take --algo {others}.")
         return GreedyHead(features, int(space.n), int(space.start))
-    name = kind.upper()
+    name = REPLAY_KINDS[kind]
     if not isinstance(space, gym.spaces.Box):
         others = "dqn or ppo" if isinstance(space, gym.spaces.Discrete) else "ppo"
         raise ConfigError(f"{name} needs continuous actions; for {space} take --algo {others}.")
     if not space.is_bounded():
         raise ConfigError(f"{name} needs bounds on every action, and {space} has none on some; take --algo ppo.")
-    return SquashedHead(features, space) if kind == "sac" else DeterministicHead(features, space)
+    return _OF_BOXES[kind](features, space)

@@ -15,7 +15,7 @@ from ludus.policies.mlp import MLP, StackedMLP, laid_out_as
 from ludus.policies.normalizer import REPLAY_LIMITS
 from ludus.policies.policy import MakeNetwork, Policy
 from ludus.policies.reader import Prepared
-from ludus.policies.replay_heads import ReplayHead, make_replay_head
+from ludus.policies.replay_heads import REPLAY_KINDS, ReplayHead, make_replay_head
 from ludus.policies.taped import ModuleEncoder, TapedEncoder
 from ludus.policies.trunk import WrittenTrunk
 
@@ -42,7 +42,6 @@ class ReplayPolicy(Policy):
     """
 
     head: ReplayHead
-    kinds = ("sac", "td3", "dqn")
     shared_encoder: TapedEncoder | None
 
     def __init__(
@@ -55,9 +54,8 @@ class ReplayPolicy(Policy):
     ) -> None:
         """`network` is what `config.network` names."""
         if config.memory != "none":
-            raise ConfigError(
-                f"{kind.upper()} learns from single steps: take --policy.memory none, or --algo ppo."
-            )
+            name = REPLAY_KINDS.get(kind, kind)
+            raise ConfigError(f"{name} learns from single steps: take --policy.memory none, or --algo ppo.")
         if kind == "dqn" and config.critic_parts:
             raise ConfigError("DQN has no critic beside its policy: leave --policy.critic-parts out.")
         object.__setattr__(self, "kind", kind)  # before the module is one: it decides about the layers

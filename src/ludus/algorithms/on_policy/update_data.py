@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ludus import ranks
 from ludus.algorithms.on_policy.advantage import generalized_advantage, next_values
-from ludus.algorithms.on_policy.return_scale import ReturnScale
+from ludus.algorithms.return_scale import ReturnScale
 from ludus.buffers.schedule import SegmentSchedule
 from ludus.buffers.segments import Segments, Track
 from ludus.policies.actor_critic import ActorCritic

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from ludus import ranks
 from ludus.algorithms.on_policy.config import count_minibatches
-from ludus.algorithms.on_policy.return_scale import ReturnScale
 from ludus.algorithms.on_policy.update_data import UpdateData, prioritized
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.ppo.config import PPOConfig
 from ludus.algorithms.ppo.loss import KL, Batch, loss_gradient
+from ludus.algorithms.return_scale import ReturnScale
 from ludus.buffers.schedule import SegmentSchedule
 from ludus.buffers.segments import Segments
 from ludus.envs.vec import State, derive_seed, restore_generator

@@ -93,6 +93,11 @@ class Agent(ABC):
     def learned(self) -> dict[str, Tensor]:
         """Weights that are not the policy's."""
 
+    def numbers_of_a_row(self) -> int:
+        """How many numbers a gradient step holds of each observation: those of the policy and of two critics."""
+        held, through = self.policy.encoder.numbers_of_a_step()
+        return 3 * (held + through)
+
     def state(self) -> State:
         return {
             "optimizers": [optimizer.state() for optimizer in self.optimizers],

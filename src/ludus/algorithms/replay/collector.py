@@ -3,6 +3,7 @@
 import copy
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,9 +22,48 @@ from ludus.envs.vec import (
     rollout_metrics,
 )
 from ludus.errors import ConfigError
+from ludus.policies.heads import Head
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.callbacks import Watcher
 from ludus.training.timing import Timing
+
+
+class Noise(Protocol):
+    """The randomness of exploring."""
+
+    def draw(self, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
+        """[steps, rows, noise of the head]"""
+
+    def state(self) -> State: ...
+
+    def load_state(self, state: State) -> None: ...
+
+
+class FreshNoise:
+    """New for every step."""
+
+    def __init__(self, head: Head) -> None:
+        self._head = head
+
+    def draw(self, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
+        return self._head.noise(shape, generator)
+
+    def state(self) -> State:
+        return {}
+
+    def load_state(self, state: State) -> None:
+        """There is none."""
+
+
+class Follower(Protocol):
+    """Is told of every step, in the order of collecting."""
+
+    def add(self, reward: Tensor, done: Tensor, lanes: slice) -> None:
+        """Of the environments of these lanes."""
+
+    def state(self) -> State: ...
+
+    def load_state(self, state: State) -> None: ...
 
 
 class _Group:
@@ -42,8 +82,17 @@ class _Group:
 class ReplayCollector:
     """Owns the training environments and the randomness of exploring."""
 
-    def __init__(self, envs: list[VecEnv], policy: ReplayPolicy, store: EpisodeStore, seed: int) -> None:
+    def __init__(
+        self,
+        envs: list[VecEnv],
+        policy: ReplayPolicy,
+        store: EpisodeStore,
+        seed: int,
+        noise: Noise | None = None,
+        follower: Follower | None = None,
+    ) -> None:
         self.store = store
+        self._noise, self._follower = noise or FreshNoise(policy.head), follower
         self.groups: list[_Group] = []
         for i, env in enumerate(envs):
             first = self.groups[-1].lanes.stop if self.groups else 0
@@ -66,7 +115,7 @@ class ReplayCollector:
     def collect(self, steps: int, at_random: bool, on_step: Callable[[int], None] = lambda t: None) -> None:
         """Step every environment so many times, with random actions or the policy's sampled ones."""
         policy, head = self.actor.newest(), self.actor.policy.head
-        draws = head.random if at_random and policy.mask is None else head.noise
+        draws = head.random if at_random and policy.mask is None else self._noise.draw
         drawn = draws((steps, self.rows), self.generator)
         for t in range(steps):
             for group in self.groups:
@@ -96,6 +145,8 @@ class ReplayCollector:
             self._watcher(step, group.stats, None)
         group.stats.update(step)
         done = step.done
+        if self._follower is not None:
+            self._follower.add(step.reward, done, group.lanes)
         ended = done.nonzero().squeeze(1).cpu()
         after = step.obs
         if len(ended):
@@ -131,7 +182,13 @@ class ReplayCollector:
 
     def state(self) -> State:
         groups = [{"env": g.env.state(), "stats": g.stats.state(), "obs": g.obs.clone()} for g in self.groups]
-        return {"groups": groups, "generator": self.generator.get_state(), "last_metrics": self._last_metrics}
+        return {
+            "groups": groups,
+            "generator": self.generator.get_state(),
+            "last_metrics": self._last_metrics,
+            "noise": self._noise.state(),
+            "follower": None if self._follower is None else self._follower.state(),
+        }
 
     def load_state(self, state: State) -> None:
         for group, saved in zip(self.groups, state["groups"], strict=True):
@@ -140,6 +197,9 @@ class ReplayCollector:
             group.obs = saved["obs"].to(group.env.device)
         restore_generator(self.generator, state["generator"])
         self._last_metrics = dict(state["last_metrics"])
+        self._noise.load_state(state.get("noise", {}))  # older checkpoints have none
+        if self._follower is not None:
+            self._follower.load_state(state["follower"])
 
     def begin_anew(self) -> None:
         """The episodes that were open are lost; the environments have just been reset."""

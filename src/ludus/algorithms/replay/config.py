@@ -146,7 +146,7 @@ class ReplayTrainConfig(StoreTrainConfig):
     """A run that learns a policy from a replay."""
 
     head: ClassVar[str]
-    """Whose actions the policy has: "sac", "td3" or "dqn"."""
+    """Whose actions the policy has: "sac", "td3", "dqn" or "flash-sac"."""
 
     @property
     def why_no_hindsight(self) -> str:

@@ -22,7 +22,7 @@ from ludus.envs.row_space import numbers_in, parts_of
 from ludus.envs.vec import ActionSpace, State, derive_seed
 from ludus.errors import ConfigError
 from ludus.policies.factory import make_replay_policy
-from ludus.policies.replay_heads import GreedyHead
+from ludus.policies.replay_heads import REPLAY_KINDS, GreedyHead
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.checkpoint import Model
 from ludus.training.evaluator import PolicyEvaluator
@@ -141,10 +141,9 @@ class ReplayJob(StoreJob):
         reward = ""
         if config.reward.learned:
             reward = f"; {config.reward.told()}"
-        return (
-            f"{config.algo.upper()}, networks {config.policy.told()}, batches of {replay.batch_size}"
-            f"{reward}; seed {config.seed}"
-        )
+        name = REPLAY_KINDS.get(config.algo, config.algo.upper())
+        networks = f"{name}, networks {config.policy.told()}, batches of {replay.batch_size}"
+        return f"{networks}{reward}; seed {config.seed}"
 
 
 def make_policy(

@@ -16,6 +16,7 @@ from ludus.envs import make_groups
 from ludus.envs.abilities import interface_of
 from ludus.envs.vec import State, VecEnv, advice_on_faults
 from ludus.errors import ConfigError, TrainingError
+from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.callbacks import Watcher
 from ludus.training.evaluator import limit_warnings
 from ludus.training.job import Show
@@ -62,9 +63,13 @@ class OffPolicyJob(ReplayJob):
         self._plan_memory(self._bytes)
         stored = min(plan.total_steps // ranks.size(), replay.capacity)
         self.grows_by = self._bytes * stored // replay.capacity * ranks.size()
-        self.collector = ReplayCollector(envs, policy, self.store, config.seed)
+        self.collector = self._make_collector(envs, policy)
         self.collector.timing = self.timing
         self._collected = 0
+
+    def _make_collector(self, envs: list[VecEnv], policy: ReplayPolicy) -> ReplayCollector:
+        """What fills the store; an algorithm of one's own may explore otherwise."""
+        return ReplayCollector(envs, policy, self.store, self.config.seed)
 
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
         self.collector.set_progress(progress)

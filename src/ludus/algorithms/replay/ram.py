@@ -36,7 +36,7 @@ def plan_memory(
     """Of a replay that takes `store` bytes."""
     weights = sum(4 * optimizer.flat.nbytes for optimizer in optimizers)
     targets = sum(target.nbytes for target in agent.targets.values())
-    gradient = config.replay.batch_size * _bytes_of_a_transition(agent.policy)
+    gradient = config.replay.batch_size * _bytes_of_a_transition(agent)
     return ReplayMemoryPlan(store, drawn_bytes(config, agent.policy), gradient, weights + targets)
 
 
@@ -50,13 +50,12 @@ def drawn_bytes(config: ReplayTrainConfig, policy: ReplayPolicy) -> int:
     return 2 * config.replay.train_batches * a_batch
 
 
-def _bytes_of_a_transition(policy: ReplayPolicy) -> int:
+def _bytes_of_a_transition(agent: Agent) -> int:
     """Two observations are gathered, maybe shifted, and one is copied to be taped; the rest is computed."""
+    policy = agent.policy
     row = math.prod(policy.obs_space.shape)
     seen = policy.shared_encoder or policy.encoder
     if isinstance(seen, TapedEncoder):
         width = 1 if policy.obs_space.dtype == "uint8" else 4
         return 5 * width * row + 4 * seen.numbers_of_a_transition()
-    # The policy and two critics, on both observations.
-    held, through = seen.numbers_of_a_step()
-    return 2 * 4 * (3 * (held + through) + 2 * row)
+    return 2 * 4 * (agent.numbers_of_a_row() + 2 * row)

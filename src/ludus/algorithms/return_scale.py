@@ -32,8 +32,10 @@ class ReturnScale:
         self.moments[2] = m2 + squares + delta.square() * count * n / total.clamp(min=1)
 
     def scale(self, reward: Tensor) -> Tensor:
-        deviation = (self.moments[2] / self.moments[0].clamp(min=1)).sqrt()
-        return (reward / (deviation + 1e-8).float()).clamp(-self.clip, self.clip)
+        return (reward / (self.variance().sqrt() + 1e-8).float()).clamp(-self.clip, self.clip)
+
+    def variance(self) -> Tensor:
+        return self.moments[2] / self.moments[0].clamp(min=1)
 
     def state(self) -> State:
         return {"moments": self.moments.clone()}

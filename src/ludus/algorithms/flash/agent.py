@@ -1,0 +1,181 @@
+"""FlashSAC: one gradient step, its gradients written out.
+
+Unlike SAC's, the steps of one batch follow each other: that of the policy, of the temperature, and of the critics,
+which see the new policy's actions. Rows of observations and actions stand as columns here, [numbers, rows].
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ludus.algorithms.flash.config import FlashConfig, FlashTrainConfig
+from ludus.algorithms.flash.critics import Critics
+from ludus.algorithms.optimizer import FlatAdam
+from ludus.algorithms.replay.agents import Agent, Batch
+from ludus.algorithms.replay.config import ReplayConfig
+from ludus.envs.vec import State
+from ludus.policies.flash_layers import EXPANSION
+from ludus.policies.flash_policy import FlashPolicy, block_shape
+from ludus.policies.heads import Head
+from ludus.policies.replay_policy import flat_copies
+
+_log_softmax_backward = torch.ops.aten._log_softmax_backward_data
+
+
+class FlashSAC(Agent):
+    """Soft actor-critic with normed networks and critics of distributions (Holiday-Robot 2026)."""
+
+    measures = ("critic_loss", "edge_bins", "actor_loss", "q_mean", "entropy", "ent_coef")
+    policy: FlashPolicy
+
+    def __init__(self, policy: FlashPolicy, config: ReplayConfig, flash: FlashConfig) -> None:
+        super().__init__(policy, config)
+        self.head, self.layers, self.flash = policy.head, policy.encoder.layers, flash
+        self._actor_sees, self._critic_sees = policy.encoder.reader, policy.critic_reader()
+        actions, device = policy.head.action_size, policy.device
+        self.target_entropy = 0.5 * actions * math.log(2 * math.pi * math.e * flash.target_std**2)
+        _, blocks = block_shape(policy.config)
+        shape = (self._critic_sees.numbers + actions, flash.critic_width, blocks, flash.bins, flash.highest_value)
+        self.critics = Critics(*shape).to(device)
+        self.log_alpha = nn.Parameter(torch.tensor(flash.alpha, device=device).log())
+        self.actor_optimizer = FlatAdam([*policy.parameters(), self.log_alpha], math.inf, eps=1e-8)
+        self.critic_optimizer = FlatAdam(self.critics.parameters(), math.inf, eps=1e-8)
+        flats = [(self.critic_optimizer.parameters, self.critic_optimizer.flat)]
+        (self._target_weights,), (targets,) = flat_copies([self.critics], flats)
+        assert isinstance(targets, Critics)
+        self.target_critics = targets
+        # What is left of the step size, by a cosine.
+        self._actor_rate_left, self._critic_rate_left = (torch.ones((), device=device) for _ in range(2))
+        self.reward_factor = torch.ones((), device=device)  # from the units of rewards to those of the bins
+        self._policy_measures = torch.zeros(3, device=device)  # of its newest step
+
+    def kind_of(self, update: int) -> tuple[bool, ...]:
+        return *super().kind_of(update), self._moves_policy(update)
+
+    def _moves_policy(self, update: int) -> bool:
+        return update % self.flash.policy_delay == 0
+
+    def set_progress(self, fraction: float, acting: Head | None = None) -> None:
+        """The policy's rate counts the policy's own steps: with a delay of 2 it ends half-way down the cosine."""
+        self._actor_rate_left.fill_(self.rate_left(fraction / self.flash.policy_delay))
+        self._critic_rate_left.fill_(self.rate_left(fraction))
+
+    def rate_left(self, done: float) -> float:
+        """Part of the step size, after this part of the steps."""
+        last = self.flash.final_rate
+        return last + (1.0 - last) * 0.5 * (1.0 + math.cos(math.pi * done))
+
+    def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
+        seen = self._critic_sees.numbers_of(batch.x).t().contiguous()  # by the critics: before, then after
+        if self._moves_policy(update):
+            self._policy_measures.copy_(self._learn_policy(batch, seen))
+        told = self._learn_critics(batch, seen, measured)
+        if self._moves_target(update):
+            self._move(self._target_weights, self.critic_optimizer.flat)
+        return None if told is None else torch.cat([told, self._policy_measures, self.log_alpha.exp().view(1)])
+
+    # The policy and the temperature -------------------------------------------------------------
+    def _learn_policy(self, batch: Batch, seen: Tensor) -> Tensor:
+        """On the observations before; those after count in the statistics alone."""
+        n, alpha = len(batch.reward), self.log_alpha.exp()
+        rows = self._actor_sees.numbers_of(batch.x).t().contiguous()
+        done = self.layers.forward_pass(rows[None], batch_statistics=True, asked=slice(n))
+        features = done.features[0].t()
+        sample = self.head.sample_with_log_prob(self.head.linear.forward(features), batch.noise[:n])
+        way_up, q = self._way_up(torch.cat([seen[:, :n], sample.action.t()]))
+        gradient = self.head.gradient(sample, way_up.t(), alpha / n)
+        self.head.linear.write_gradient(features, gradient)
+        self.layers.backward(done, self.head.linear.input_gradient(gradient).t()[None])
+        log_prob = sample.log_prob.mean()
+        assert self.log_alpha.grad is not None
+        self.log_alpha.grad.copy_(-alpha * (log_prob + self.target_entropy))
+        self.actor_optimizer.step(self.rate * self._actor_rate_left)
+        self.layers.project()
+        self.head.project()
+        return torch.stack([alpha * log_prob - q, q, -log_prob])
+
+    def _way_up(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(d −mean min Q / d action [actions, rows], mean min Q), by the critics' running statistics."""
+        done, log_probs = self.critics.forward_pass(x, batch_statistics=False)
+        probs = log_probs.exp_()
+        values = self.critics.values(probs)
+        first = values[0] <= values[1]
+        weight = torch.stack([first, ~first]).to(x.dtype).div_(x.shape[1])
+        gradient = (values[:, None] - self.critics.support).mul_(probs).mul_(weight[:, None])
+        back = self.critics.input_gradient(done, gradient)
+        return back[-self.head.action_size :], values.amin(0).mean()
+
+    # The critics ----------------------------------------------------------------------------------
+    def _learn_critics(self, batch: Batch, seen: Tensor, measured: bool) -> Tensor | None:
+        """On what was recorded; what the new policy would do next counts in the statistics, too.
+
+        Returns the loss, and how likely the return lies in the first or the last bin.
+        """
+        n = len(batch.reward)
+        params = self.head.linear.forward(self.policy.encoder(batch.x[n:]))
+        follows = self.head.sample_with_log_prob(params, batch.noise[n:])
+        x = torch.cat([seen, torch.cat([batch.action, follows.action]).t()])
+        target = self._target(batch, x, follows.log_prob)
+        done, log_probs = self.critics.forward_pass(x, batch_statistics=True, asked=slice(n))
+        of_log_probs = (target / (-2 * n)).expand_as(log_probs)  # of the mean over both critics
+        self.critics.backward(done, _log_softmax_backward(of_log_probs, log_probs, 1, log_probs.dtype))
+        self.critic_optimizer.step(self.rate * self._critic_rate_left)
+        self.critics.project()
+        if not measured:
+            return None
+        return torch.stack([-(target * log_probs).sum(1).mean(), (target[0] + target[-1]).mean()])
+
+    def _target(self, batch: Batch, x: Tensor, next_log_prob: Tensor) -> Tensor:
+        """[bins, n] how the return should be distributed, by the target critic that expects less of it."""
+        after = slice(len(batch.reward), None)
+        _, log_probs = self.target_critics.forward_pass(x, batch_statistics=True, asked=after)
+        probs = log_probs.exp_()
+        values = self.critics.values(probs)
+        probs = torch.where(values[0] <= values[1], probs[0], probs[1])
+        batch.await_reward()
+        soft = batch.discount * self.log_alpha.exp() * next_log_prob
+        return self.critics.moved(probs, batch.reward * self.reward_factor - soft, batch.discount)
+
+    # State ----------------------------------------------------------------------------------------
+    @property
+    def optimizers(self) -> list[FlatAdam]:
+        return [self.actor_optimizer, self.critic_optimizer]
+
+    @property
+    def targets(self) -> dict[str, Tensor]:
+        return {"critics": self._target_weights}
+
+    def followed(self) -> dict[str, Tensor]:
+        return {"critics": self.critic_optimizer.flat}
+
+    def learned(self) -> dict[str, Tensor]:
+        layers = self.critics.layers
+        statistics = {"critic_means": layers.means, "critic_variances": layers.variances}
+        return {"critics": self.critic_optimizer.flat, "log_alpha": self.log_alpha, **statistics}
+
+    def numbers_of_a_row(self) -> int:
+        """The critics' passes follow the policy's, and the targets' is over before; all see two rows."""
+        return self.layers.numbers_of_a_row() + 2 * self.critics.layers.numbers_of_a_row()
+
+    def state(self) -> State:
+        return super().state() | {"policy_measures": self._policy_measures.clone()}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self._policy_measures.copy_(state["policy_measures"])
+
+
+def critic_bytes(policy: FlashPolicy, flash: FlashConfig) -> int:
+    """What two critics, their gradients, Adam's moments and their targets take, known before they are made."""
+    _, blocks = block_shape(policy.config)
+    inputs = policy.critic_reader().numbers + policy.head.action_size
+    width, in_a_block = flash.critic_width, 2 * EXPANSION * flash.critic_width
+    return 5 * 4 * 2 * width * (inputs + blocks * in_a_block + flash.bins)
+
+
+def make_flash_agent(policy: FlashPolicy, config: FlashTrainConfig, seed: int) -> FlashSAC:
+    """With new critics whose weights `seed` alone determines."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return FlashSAC(policy, config.replay, config.flash)

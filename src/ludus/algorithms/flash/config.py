@@ -1,0 +1,74 @@
+"""Settings of FlashSAC."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from ludus.algorithms.replay.config import ReplayConfig, ReplayTrainConfig
+from ludus.errors import ConfigError
+from ludus.policies.config import PolicyConfig
+from ludus.ranges import WIDEST_LAYER, Range
+
+_OWN_LAYERS = (
+    "FlashSAC has layers of its own, which see vectors: with images or a network of your own take --algo sac."
+)
+_ONLINE = "FlashSAC learns in environments: from recorded episodes take --algo sac or td3."
+_PAID = "FlashSAC is paid by the environment: for a learned reward take --algo sac."
+_USELESS = {
+    **dict.fromkeys(
+        (f"policy.{name}" for name in ("activation", "cnn", "image_features", "network")), _OWN_LAYERS
+    ),
+    "data": _ONLINE,
+    "reward": _PAID,
+}
+"""Settings of others, and sections of them."""
+
+
+@dataclass(frozen=True)
+class FlashConfig:
+    """FlashSAC: normed networks, critics of distributions, noise that is held."""
+
+    critic_width: Annotated[int, Range(1, WIDEST_LAYER)] = 256
+    """Width of the critics' blocks; policy.hidden has the policy's, and how many blocks both have."""
+    alpha: Annotated[float, Range(above=0)] = 0.01
+    """Weight of the entropy (temperature) at the start."""
+    target_std: Annotated[float, Range(above=0, most=100)] = 0.15
+    """The wanted entropy is that of a normal with this spread in every action, where 1 is half of its range."""
+    policy_delay: Annotated[int, Range(1, 1_000_000)] = 2
+    """Critic updates between those of the policy."""
+    final_rate: Annotated[float, Range(above=0, most=1)] = 0.5
+    """What is left of the learning rate in the end, by a cosine."""
+    longest_noise: Annotated[int, Range(1, 10_000)] = 16
+    """Steps for which noise is held at most; n steps are as likely as 1/n². 1: new noise every step."""
+    bins: Annotated[int, Range(2, 10_000)] = 101
+    """Into which the critics divide returns."""
+    highest_value: Annotated[float, Range(above=0, most=1e6)] = 5.0
+    """The last bin, and minus the first; rewards are scaled so that returns fit."""
+
+
+@dataclass(frozen=True)
+class FlashTrainConfig(ReplayTrainConfig):
+    """A run of FlashSAC, with the published settings for one environment."""
+
+    algo: str = "flash-sac"
+    precision: Literal["float32", "tf32", "bfloat16"] = "tf32"
+    policy: PolicyConfig = field(
+        default_factory=lambda: PolicyConfig(hidden=(128, 128), activation="relu", normalize_obs=False)
+    )
+    replay: ReplayConfig = field(default_factory=lambda: ReplayConfig(batch_size=512, polyak=0.99))
+    flash: FlashConfig = field(default_factory=FlashConfig)
+    """FlashSAC's own."""
+
+    head: ClassVar[str] = "flash-sac"
+    has_ranks: ClassVar[bool] = False  # a batch norm would need the rows of all ranks
+
+    def check(self) -> None:
+        super().check()
+        if self.offline:
+            raise ConfigError(_ONLINE)
+        if self.reward.method != "none":
+            raise ConfigError(_PAID)
+
+    def why_useless(self, setting: str, given: Collection[str]) -> str:
+        section = setting.partition(".")[0]
+        return _USELESS.get(setting) or _USELESS.get(section) or super().why_useless(setting, given)

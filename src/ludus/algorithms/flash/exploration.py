@@ -1,0 +1,80 @@
+"""What FlashSAC keeps while it collects: noise that is held for some steps, and the scale of rewards."""
+
+import torch
+from torch import Tensor
+
+from ludus.algorithms.return_scale import ReturnScale
+from ludus.envs.vec import State, restore_generator
+from ludus.policies.heads import Head
+
+_EPS = 1e-8  # of the variance of returns
+
+
+class HeldNoise:
+    """Every environment's noise stays for n steps, with n as likely as n⁻²: exploring goes somewhere.
+
+    One count of steps holds for all environments, whenever their episodes end.
+    """
+
+    def __init__(self, head: Head, longest: int, seed: int) -> None:
+        self._head = head
+        self._chances = torch.arange(1, longest + 1).double().pow(-2)
+        # On the CPU: how long noise is held decides about shapes, and a GPU would be waited for.
+        self._lengths = torch.Generator().manual_seed(seed)
+        self._left = 0  # steps for which the present noise stays
+        self._noise: Tensor | None = None  # [rows, noise of the head]
+
+    def draw(self, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
+        """[steps, rows, noise of the head]"""
+        steps, rows = shape
+        drawn: list[Tensor] = []
+        while steps > 0:
+            if self._left == 0 or self._noise is None:
+                self._left = int(torch.multinomial(self._chances, 1, generator=self._lengths)) + 1
+                self._noise = self._head.noise((rows,), generator)
+            held = min(self._left, steps)
+            drawn.append(self._noise.expand(held, *self._noise.shape))
+            self._left -= held
+            steps -= held
+        return torch.cat(drawn)
+
+    def state(self) -> State:
+        noise = None if self._noise is None else self._noise.clone()
+        return {"left": self._left, "noise": noise, "lengths": self._lengths.get_state()}
+
+    def load_state(self, state: State) -> None:
+        self._left, self._noise = state["left"], state["noise"]
+        restore_generator(self._lengths, state["lengths"])
+
+
+class RewardFactor:
+    """What rewards are multiplied by, so that discounted returns spread by 1 and stay within the critics' bins.
+
+    It follows the returns of every environment in the order of collecting. A return ends with its episode; in the
+    published code the last reward counts alone, and leaks into the next episode.
+    """
+
+    def __init__(self, rows: int, gamma: float, highest: float, device: torch.device) -> None:
+        self._gamma, self._highest_value = gamma, highest
+        self._scale = ReturnScale(device)
+        self._returns = torch.zeros(rows, dtype=torch.float64, device=device)  # of the episodes so far
+        self._largest = torch.zeros((), dtype=torch.float64, device=device)  # of all |returns|
+
+    def add(self, reward: Tensor, done: Tensor, lanes: slice) -> None:
+        """A step of the environments of these lanes."""
+        returns = self._returns[lanes].mul_(self._gamma).add_(reward)
+        self._scale.update(returns, None)
+        torch.maximum(self._largest, returns.abs().amax(), out=self._largest)
+        returns.masked_fill_(done, 0.0)
+
+    def value(self) -> Tensor:
+        spread = (self._scale.variance() + _EPS).sqrt()
+        return torch.maximum(spread, self._largest / self._highest_value).reciprocal()
+
+    def state(self) -> State:
+        return {"scale": self._scale.state(), "returns": self._returns.clone(), "largest": self._largest.clone()}
+
+    def load_state(self, state: State) -> None:
+        self._scale.load_state(state["scale"])
+        self._returns.copy_(state["returns"])
+        self._largest.copy_(state["largest"])
