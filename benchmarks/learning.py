@@ -46,7 +46,7 @@ CASES = {
     ),
     "kuka-sb3": Case("kuka-sb3", 3, 100, "success_rate", 0.90),
     "kuka-large": Case("kuka-pick-place-large", 3, 200, "success_rate", 0.97, 0.90, 0.95),
-    "kuka-goals": Case("kuka-goals", 3, 200, "success_rate", 0.97),
+    "kuka-goals": Case("kuka-goals", 3, 200, "success_rate", 0.97, None, None, ("--device", "cuda")),
     "fetch-reach": Case(
         "gym:FetchReach-v4", 3, 200, "success_rate", 0.99, 0.95, None, ("--algo", "sac")
     ),  # needs ludus[robotics]
@@ -62,7 +62,7 @@ CASES = {
     "hopper": Case("hopper", 3, 20, "mean_reward", 2600),
     "walker2d": Case("walker2d", 3, 20, "mean_reward", 3600),
 }
-NEED_GPU = {"kuka-large", "fetch-pick-place"}
+NEED_GPU = {"kuka-large", "kuka-goals", "fetch-pick-place"}
 
 
 @dataclass

@@ -244,13 +244,13 @@ def test_dqn_flips_bits_with_hindsight_and_not_without(tmp_path: Path) -> None:
 
 STEER: dict[str, Any] = {"replay.warmup": 200, "replay.steps": 50, "replay.train_batches": 25, "env.num_envs": 5}
 STEER |= {"loop.total_steps": 2_000, "loop.iterations": 40}
-WARM = {"sac": {"sac.alpha": 0.1}, "td3": {}}
+OWN: dict[str, dict[str, Any]] = {"sac": {"sac.alpha": 0.1}, "td3": {}}
 
 
 @pytest.mark.parametrize("ends", ["", "one"])
 @pytest.mark.parametrize("algo", ["sac", "td3"])
 def test_a_point_is_steered_to_any_goal(algo: str, ends: str, tmp_path: Path) -> None:
-    changes = STEER | WARM[algo] | {"env.kwargs": {"ends": ends}}
+    changes = STEER | OWN[algo] | {"env.kwargs": {"ends": ends}}
     assert success_of(train("gym:goal_envs:Reach", algo, tmp_path / "run", **changes)) > 0.8
 
 
@@ -280,9 +280,10 @@ def test_environments_in_worker_processes_learn_the_same(tmp_path: Path) -> None
     assert here
 
 
-def test_hindsight_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = SMALL | BRIEF | {"loop.total_steps": 80}
-    ludus.train("gym:goal_envs:Reach", tmp_path / "run", algo="sac", overrides=settings)
+@pytest.mark.parametrize("algo", ["sac", "flash-sac"])
+def test_hindsight_is_said(algo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = SMALL | BRIEF | {"loop.total_steps": 80, "policy.normalize_obs": False}
+    ludus.train("gym:goal_envs:Reach", tmp_path / "run", algo=algo, overrides=settings)
     assert "HER: 6 of the 8 transitions" in capsys.readouterr().out
 
 

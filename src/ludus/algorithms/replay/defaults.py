@@ -15,8 +15,6 @@ from ludus.config import EvalConfig, LoopConfig, TrainConfig, convert
 from ludus.policies.config import PolicyConfig
 
 _NETWORKS = PolicyConfig(hidden=(256, 256), activation="relu", normalize_obs=False)
-# Of goals that take some tens of steps.
-_GOAL_PACE: dict[str, Any] = {"learning_rate": 1e-3, "gamma": 0.95, "polyak": 0.95}
 C = TypeVar("C", bound=ReplayTrainConfig)
 _MOST_ENVS = 10  # which share an iteration's 100 steps; PPO's presets have many more
 
@@ -88,29 +86,33 @@ def _cart_pole(config: ReplayTrainConfig) -> dict[str, Any]:
 
 def _fetch(config: ReplayTrainConfig) -> dict[str, Any]:
     """rl-zoo3's settings of pushing, sliding and picking up, which are meant for a GPU."""
-    replay: dict[str, Any] = {"warmup": 1_000, "batch_size": 2_048, **_GOAL_PACE}
     return {
-        "policy": dataclasses.replace(_NETWORKS, hidden=(512, 512, 512), normalize_obs=True),
-        "replay": dataclasses.replace(config.replay, **replay),
+        **_goal_settings(config, hidden=(512, 512, 512), batch_size=2_048),
         "loop": LoopConfig(total_steps=500_000, iterations=50),
         "eval": EvalConfig(every=25_000, episodes=50, stochastic=False, final_episodes=200),
-        **_cooler(config),
     }
 
 
 def _fetch_reach(config: ReplayTrainConfig) -> dict[str, Any]:
     return {
-        "policy": dataclasses.replace(_NETWORKS, normalize_obs=True),  # goals differ by centimetres
-        "replay": dataclasses.replace(config.replay, warmup=1_000, capacity=100_000, **_GOAL_PACE),
+        **_goal_settings(config, hidden=_NETWORKS.hidden, capacity=100_000),
         "loop": LoopConfig(total_steps=10_000, iterations=10),
         "eval": EvalConfig(every=2_000, episodes=20, stochastic=False, final_episodes=200),
-        **_cooler(config),
     }
 
 
-def _cooler(config: ReplayTrainConfig) -> dict[str, Any]:
-    """A step costs at most 1: at the usual temperature entropy would be worth more for thousands of updates."""
-    return {"sac": dataclasses.replace(config.sac, alpha=0.1)} if isinstance(config, SACTrainConfig) else {}
+def _goal_settings(config: ReplayTrainConfig, hidden: tuple[int, ...], **replay: int) -> dict[str, Any]:
+    """Of goals that take some tens of steps and differ by centimetres, where a step costs at most 1."""
+    settled = dataclasses.replace(config.replay, warmup=1_000, gamma=0.95, **replay)
+    if not isinstance(config, SACTrainConfig | TD3TrainConfig):  # of another kind, with networks of its own
+        return {"replay": settled}
+    settings: dict[str, Any] = {
+        "policy": dataclasses.replace(_NETWORKS, hidden=hidden, normalize_obs=True),
+        "replay": dataclasses.replace(settled, learning_rate=1e-3, polyak=0.95),
+    }
+    if isinstance(config, SACTrainConfig):  # or for thousands of updates entropy would be worth more than the goal
+        settings["sac"] = dataclasses.replace(config.sac, alpha=0.1)
+    return settings
 
 
 # By the beginning of the environment's id.
