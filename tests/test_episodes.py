@@ -13,7 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ludus.buffers.episodes import EpisodeStore, Fields, SequenceDraw, TransitionDraw, store_bytes
+from ludus.buffers.episodes import EpisodeStore, store_bytes
+from ludus.buffers.replay import Fields, SequenceDraw, TransitionDraw
 from ludus.errors import CheckpointError, EnvError, LudusError
 from ludus.training.checkpoint import join_tree, split_tree
 
@@ -259,11 +260,12 @@ def check_transitions(
     store: EpisodeStore, draw: TransitionDraw, ages: dict[int, int], all_: dict[int, Episode], n: int
 ) -> None:
     """`ages`: steps of the open episodes by number."""
-    for row, next_row, reward, discount, slot in zip(*(field.flatten().tolist() for field in draw), strict=True):
+    columns = (field.flatten().tolist() for field in draw)
+    for row, next_row, reward, discount, slot, step in zip(*columns, strict=True):
         number, t, _ = store.obs["obs"][row].tolist()
         episode = all_[int(number)]
         age = ages.get(int(number), episode.steps)
-        assert t < age
+        assert t == step < age
         expected = slow_transition(episode, age, int(number) in ages, int(t), n, 0.9)
         assert reward == pytest.approx(expected[0], abs=1e-5)
         assert discount == pytest.approx(expected[1], abs=1e-6)

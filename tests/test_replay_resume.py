@@ -66,6 +66,18 @@ JOBS: dict[str, tuple[str, str, Settings]] = {
     "td3": ("gym:Pendulum-v1", "td3", LANES | {"replay.n_step": 3}),
     "flash": ("gym:Pendulum-v1", "flash-sac", LANES | FLASH),
     "dqn": ("gym:CartPole-v1", "dqn", LANES | {"replay.train_target": 7}),
+    "device": (  # work of one device: the replay has a ring for every lane
+        "forage",
+        "dqn",
+        {
+            "env.num_envs": 4,
+            "env.agents": 2,
+            "env.episode_length": 9,
+            "replay.longest": 9,
+            "replay.capacity": 200,
+            "groups": 2,
+        },
+    ),
     "rrd": ("rrd-mujoco:hopper", "", LANES | {"eval.each_cycle": True}),
     "rrd-td3": ("rrd-mujoco:Pendulum-v1", "td3", LANES | {"reward.method": "rrd-unbiased"}),
     "ircr": ("rrd-mujoco:Pendulum-v1", "", LANES | {"reward.method": "ircr"}),

@@ -31,7 +31,7 @@ from ludus.algorithms.reward.rrd import (
     return_scale,
     rrd_loss,
 )
-from ludus.buffers.episodes import SequenceDraw
+from ludus.buffers.replay import SequenceDraw
 from ludus.errors import ConfigError
 from ludus.graphs import Graphed
 from ludus.policies.normalizer import REPLAY_LIMITS, ObsNormalizer

@@ -13,19 +13,16 @@ knows anyway, so neither writing nor drawing ever waits for the device.
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ludus.envs.vec import State
+from ludus.buffers.replay import ALL, Field, Fields, Replay, SequenceDraw, TransitionDraw, after_step
+from ludus.envs.vec import State, Step
 from ludus.errors import CheckpointError, EnvError, LudusError
 
-Field = tuple[tuple[int, ...], torch.dtype]  # of one row
-Fields = dict[str, Field]
-
-_ALL = slice(None)
 _KEYS_AT_ONCE = 4_000_000  # random keys, of which the choice without replacement needs one for every step
 _SIZES = ("capacity", "lanes", "longest")
 _PLAIN = (*_SIZES, "steps", "episodes", "total_episodes_added", "_first", "_head")
@@ -38,36 +35,11 @@ _TABLE: Fields = {
 }
 
 
-class TransitionDraw(NamedTuple):
-    """Transitions of several batches, each [batches, n]."""
-
-    row: Tensor  # int64: where observation and action lie
-    next_row: Tensor  # int64: where the observation lies from which to bootstrap
-    reward: Tensor  # float32: discounted sum of the rewards in between
-    discount: Tensor  # float32: of the value there; 0 where the episode terminated
-    slot: Tensor  # int64: of the episode, in the table
-
-
-class SequenceDraw(NamedTuple):
-    """Steps of m episodes for each of several batches. The observation after a step is in the row after it."""
-
-    row: Tensor  # [batches, m, k] int64
-    weight: Tensor  # [batches, m, k] float32, summing to 1: 1 / k, or for padded whole episodes 1 / T and 0
-    correction: Tensor  # [batches, m]: sample variance of the predictions × this = variance of their mean
-    length: Tensor  # [batches, m] float32: T
-    episode_return: Tensor  # [batches, m] float32
-    success: Tensor  # [batches, m] float32; NaN: unknown
-    progress: Tensor  # [batches, m, k] float32: (t + 1) / T
-
-
-class EpisodeStore:
+class EpisodeStore(Replay):
     """`obs` says what one observation is, by name; `longest` is the most steps an open episode may take."""
 
     start: Tensor  # [slots] the first row
-    length: Tensor  # [slots] steps; 0: the slot is free
-    episode_return: Tensor  # [slots] of finished episodes
-    terminated: Tensor  # [slots] bool: the task ended; else time ran out, or the episode is open
-    success: Tensor  # [slots] NaN: unknown
+    episodes = steps = total_episodes_added = 0  # finished ones: the host counts
 
     def __init__(
         self,
@@ -89,7 +61,7 @@ class EpisodeStore:
         tensors = {name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes.items()}
         self.obs = {name: tensors[f"obs.{name}"] for name in obs}
         self.action, self.reward = tensors["action"], tensors["reward"]
-        self.hidden_reward = tensors.get("hidden_reward")  # the true one, to measure by; nothing learns from it
+        self.hidden_reward = tensors.get("hidden_reward")
         self._table = {name: tensors[name] for name in _TABLE}
         for name, column in self._table.items():
             setattr(self, name, column)
@@ -103,8 +75,6 @@ class EpisodeStore:
         self._length = np.zeros(self._slots + lanes, np.int64)
         self._begun = np.zeros(lanes, bool)
         self._first, self._head = 0, 0  # slot of the oldest finished episode; the row after the newest
-        self.episodes, self.steps = 0, 0  # finished ones
-        self.total_episodes_added = 0
         self.start.copy_(torch.from_numpy(self._start))
         self.success.fill_(math.nan)
 
@@ -124,7 +94,6 @@ class EpisodeStore:
 
     # Reading -------------------------------------------------------------------------------------
     def observations(self, rows: Tensor, starts: Tensor) -> Tensor:
-        """[n, *obs] what is stored under "obs" in rows of episodes that start there, stacked where it is."""
         obs = self.obs["obs"]
         if self.stacked_frames == 1:
             return obs.index_select(0, rows)
@@ -133,7 +102,21 @@ class EpisodeStore:
         return obs.index_select(0, places.flatten()).unflatten(0, places.shape)
 
     # Writing -------------------------------------------------------------------------------------
-    def begin(self, where: slice | Tensor, obs: dict[str, Tensor], group: slice = _ALL) -> None:
+    def begin_all(self, obs: Tensor, lanes: slice = ALL) -> None:
+        self.begin(ALL, {"obs": obs}, lanes)
+
+    def record(self, action: Tensor, step: Step, hidden_reward: Tensor | None = None, lanes: slice = ALL) -> None:
+        """Waits for the device, to know which episodes ended."""
+        ended = step.done.nonzero().squeeze(1).cpu()
+        after = after_step(step) if len(ended) else step.obs
+        self.append(action, step.reward, {"obs": after}, hidden_reward, lanes)
+        if len(ended):
+            success = step.metrics.get("success")
+            told = None if success is None else success[ended]
+            self.finish(ended + lanes.indices(self.lanes)[0], step.terminated[ended], told)
+            self.begin(ended, {"obs": step.obs}, lanes)
+
+    def begin(self, where: slice | Tensor, obs: dict[str, Tensor], group: slice = ALL) -> None:
         """First observations of new episodes; an episode there that was not finished is forgotten.
 
         `where` and `obs` count within the group: `where` is a slice, a mask or numbers of its lanes (on the CPU,
@@ -156,7 +139,7 @@ class EpisodeStore:
         reward: Tensor,
         next_obs: dict[str, Tensor],
         hidden_reward: Tensor | None = None,
-        lanes: slice = _ALL,
+        lanes: slice = ALL,
     ) -> None:
         """One step of a group of lanes. Where an episode ended, `next_obs` is its last observation."""
         first, stop, _ = lanes.indices(self.lanes)
@@ -311,22 +294,14 @@ class EpisodeStore:
         gamma: float = 0.99,
         open_too: bool = True,
     ) -> TransitionDraw:
-        """Uniform over all transitions. Fewer than `n_step` steps are summed where the episode, so far, ends."""
         total = self.steps + (self.open_steps if open_too else 0)
         self._refuse_empty(total)
         number = torch.randint(total, (batches, n), generator=generator, device=self.device)
         return self._transitions(*self._locate(number, self._drawn_slots(open_too)), n_step, gamma)
 
-    def draw_later(self, drawn: TransitionDraw, generator: Generator) -> Tensor:
-        """A row of each transition's own episode after its action, uniform over all that there are so far."""
-        left = self.start[drawn.slot] + self.length[drawn.slot] - drawn.row
-        uniform = torch.rand(left.shape, dtype=torch.float64, generator=generator, device=self.device)
-        return drawn.row + 1 + (uniform * left).long()
-
     def draw_best(
         self, batches: int, n: int, generator: Generator, top: int = 10, n_step: int = 1, gamma: float = 0.99
     ) -> TransitionDraw:
-        """Uniform over the transitions of the `top` finished episodes of highest return."""
         self._refuse_empty(self.episodes)
         slots = self._drawn_slots(open_too=False)
         slots = slots[self.episode_return[slots].topk(min(top, self.episodes)).indices]
@@ -338,33 +313,12 @@ class EpisodeStore:
     def draw_sequences(
         self, batches: int, m: int, k: int, generator: Generator, whole: bool = False
     ) -> SequenceDraw:
-        """K steps of each of m finished episodes a batch, the episodes in proportion to their length.
-
-        Steps are drawn without replacement, with replacement from an episode of fewer than K. `whole`: every step
-        once instead, padded to the longest episode in the store; the padding repeats the first step at weight 0.
-        """
         self._refuse_empty(self.steps)
         number = torch.randint(self.steps, (batches, m), generator=generator, device=self.device)
         slot, _ = self._locate(number, self._drawn_slots(open_too=False))
-        length = self.length[slot]
-        steps = length[..., None]
         if whole:
-            t = torch.arange(self.longest_finished, device=self.device).expand(batches, m, -1)
-            inside = t < steps
-            t, weight, correction = t * inside, inside / steps, torch.zeros_like(length, dtype=torch.float32)
-        else:
-            t = self._choose(length.flatten(), k, generator).view(batches, m, k)
-            weight = torch.full(t.shape, 1 / k, device=self.device)
-            correction = torch.where(length >= k, 1 - k / length, 1.0) / k
-        return SequenceDraw(
-            row=self.start[slot][..., None] + t,
-            weight=weight,
-            correction=correction,
-            length=length.float(),
-            episode_return=self.episode_return[slot],
-            success=self.success[slot],
-            progress=(t + 1) / steps,
-        )
+            return self._all_steps(slot, self.longest_finished)
+        return self._some_steps(slot, self._choose(self.length[slot].flatten(), k, generator).view(batches, m, k))
 
     def _refuse_empty(self, steps: int) -> None:
         if not steps:
@@ -386,20 +340,8 @@ class EpisodeStore:
         place = torch.searchsorted(ends, number, right=True)
         return slots[place], number - (ends - length)[place]
 
-    def _transitions(self, slot: Tensor, t: Tensor, n_step: int, gamma: float) -> TransitionDraw:
-        row = self.start[slot] + t
-        left = self.length[slot] - t
-        steps = left.clamp(max=n_step)
-        powers = gamma ** torch.arange(n_step + 1, dtype=torch.float64, device=self.device)
-        discount = powers.float()[steps].masked_fill_(self.terminated[slot] & (left == steps), 0.0)
-        if n_step == 1:
-            reward = self.reward[row]
-        else:
-            ahead = torch.arange(n_step, device=self.device)
-            inside = ahead < steps[..., None]
-            rewards = self.reward[row[..., None] + ahead * inside].double()
-            reward = (rewards * inside * powers[:-1]).sum(-1).float()
-        return TransitionDraw(row, row + steps, reward, discount, slot)
+    def rows(self, slot: Tensor, t: Tensor) -> Tensor:
+        return self.start[slot] + t
 
     def _choose(self, length: Tensor, k: int, generator: Generator) -> Tensor:
         """K steps of episodes of these lengths, [episodes, k]. What need not be drawn is not."""
@@ -422,7 +364,6 @@ class EpisodeStore:
 
     # A store is part of a run --------------------------------------------------------------------
     def state(self) -> State:
-        """What is in use, in host memory: a device may have no room for a second copy."""
         state: State = {name: getattr(self, name) for name in _PLAIN}
         state["begun"] = torch.from_numpy(self._begun.copy())
         state["open_length"] = torch.from_numpy(self._length[self._slots :].copy())

@@ -39,7 +39,7 @@ class FlashJob(OffPolicyJob):
         config, rows = self.config, sum(env.num_rows for env in envs)
         noise = HeldNoise(policy.head, config.flash.longest_noise, derive_seed(config.seed, 11))
         self._factor = RewardFactor(rows, config.replay.gamma, config.flash.highest_value, envs[0].device)
-        return ReplayCollector(envs, policy, self.store, config.seed, noise, self._factor)
+        return ReplayCollector(envs, policy, self.store, config.seed, noise, self._factor, config.cuda_graphs)
 
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
         self._progress = progress

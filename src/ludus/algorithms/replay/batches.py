@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ludus import ranks
-from ludus.buffers.episodes import EpisodeStore
+from ludus.buffers.replay import Replay
 from ludus.envs.vec import State, derive_seed, restore_generator
 from ludus.graphs import Graphed, graph_pool
 
@@ -23,7 +23,7 @@ Drawn = TypeVar("Drawn", bound=tuple)
 class Batches(ABC):
     """Draws and trains `train_batches` batches an iteration."""
 
-    def __init__(self, store: EpisodeStore, train_batches: int, seed: int, cuda_graphs: bool) -> None:
+    def __init__(self, store: Replay, train_batches: int, seed: int, cuda_graphs: bool) -> None:
         self.store, self.train_batches, self.updates = store, train_batches, 0  # gradient steps made
         device = store.device
         self.generator = torch.Generator(device=device).manual_seed(derive_seed(seed, *ranks.own_stream(2)))

@@ -1,15 +1,16 @@
-"""Fills an episode store: the policy explores, and whole episodes and open ones are there to be learned from."""
+"""Fills a replay: the policy explores, and whole episodes and open ones are there to be learned from."""
 
 import copy
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ludus import ranks
-from ludus.buffers.episodes import EpisodeStore
+from ludus.buffers.replay import Replay, after_step
 from ludus.envs.finite import refuse_non_finite
 from ludus.envs.vec import (
     EpisodeStats,
@@ -22,6 +23,7 @@ from ludus.envs.vec import (
     rollout_metrics,
 )
 from ludus.errors import ConfigError
+from ludus.graphs import Graphed
 from ludus.policies.heads import Head
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.callbacks import Watcher
@@ -73,7 +75,7 @@ class _Group:
         self.env = env
         self.lanes = slice(first, first + env.num_rows)
         self.stats = EpisodeStats(env.num_rows, env.device)
-        self.obs = env.reset(seed)
+        self.obs = env.reset(seed).clone()
         if env.present is not None:  # which some say only now
             raise ConfigError(f"In {env.name} agents come and go, which only PPO can learn from: take --algo ppo.")
         self.action: Tensor | None = None  # in the head's units, while the environments step
@@ -86,10 +88,11 @@ class ReplayCollector:
         self,
         envs: list[VecEnv],
         policy: ReplayPolicy,
-        store: EpisodeStore,
+        store: Replay,
         seed: int,
         noise: Noise | None = None,
         follower: Follower | None = None,
+        cuda_graphs: bool = True,
     ) -> None:
         self.store = store
         self._noise, self._follower = noise or FreshNoise(policy.head), follower
@@ -97,7 +100,7 @@ class ReplayCollector:
         for i, env in enumerate(envs):
             first = self.groups[-1].lanes.stop if self.groups else 0
             group = _Group(env, first, derive_seed(seed, *ranks.own_stream(0, i)))
-            store.begin(slice(None), {"obs": group.obs}, group.lanes)
+            store.begin_all(group.obs, group.lanes)
             self.groups.append(group)
         self.rows = self.groups[-1].lanes.stop
         self.actor = _LaggingCopy(policy, envs[0].device) if _apart(policy, envs[0]) else _Itself(policy)
@@ -106,9 +109,18 @@ class ReplayCollector:
         self.timing = Timing()
         self._last_metrics: dict[str, float] = {}
         self._watcher: Watcher | None = None
+        # Where a recorded graph stands, the noise it takes, and which rows have given what is no number.
+        self._tick = torch.zeros(1, dtype=torch.int64, device=store.device)
+        self._drawn = torch.zeros(0, device=store.device)
+        self._faulty = torch.zeros(self.rows, dtype=torch.bool, device=store.device)
+        streams = [generator for env in envs for generator in env.generators]
+        self._device_steps = [
+            Graphed(partial(self._device_step, at_random), store.device, cuda_graphs, generators=streams)
+            for at_random in (False, True)
+        ]
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell of every step."""
+        """Tell of every step; a recorded graph, in which the host sees none, is not used then."""
         self._watcher = watcher
 
     @torch.no_grad()
@@ -117,6 +129,9 @@ class ReplayCollector:
         policy, head = self.actor.newest(), self.actor.policy.head
         draws = head.random if at_random and policy.mask is None else self._noise.draw
         drawn = draws((steps, self.rows), self.generator)
+        if self.store.recorded_by_graphs and self._watcher is None:
+            self._collect_on_device(drawn, at_random, on_step)
+            return
         for t in range(steps):
             for group in self.groups:
                 started = time.perf_counter()
@@ -127,8 +142,35 @@ class ReplayCollector:
                 started = time.perf_counter()
                 step = group.env.end_step()
                 self.timing.simulate += time.perf_counter() - started
+                self._refuse_non_finite(group.env, step)
                 self._record(group, step)
             on_step(t)
+
+    def _collect_on_device(self, drawn: Tensor, at_random: bool, on_step: Callable[[int], None]) -> None:
+        """Without waiting for the device: acting, stepping and recording are one graph."""
+        started = time.perf_counter()
+        if self._drawn.shape != drawn.shape:
+            self._drawn = torch.empty_like(drawn)
+            for graphed in self._device_steps:
+                graphed.forget()
+        self._drawn.copy_(drawn)
+        self._tick.zero_()
+        for t in range(len(drawn)):
+            self._device_steps[at_random]()
+            on_step(t)
+        self.timing.act += time.perf_counter() - started  # acting and simulating cannot be told apart
+
+    def _device_step(self, at_random: bool) -> None:
+        policy, drawn = self.actor.policy, self._drawn.index_select(0, self._tick)[0]
+        for group in self.groups:
+            group.action = self._choose(policy, group.obs, drawn[group.lanes], at_random)
+            group.env.begin_step(policy.head.to_env(group.action))
+        for group in self.groups:
+            step = group.env.end_step()
+            finite = step.reward.isfinite() & self._numbers(after_step(step)).flatten(1).isfinite().all(1)
+            self._faulty[group.lanes] |= ~(finite & self._numbers(step.obs).flatten(1).isfinite().all(1))
+            self._record(group, step)
+        self._tick.add_(1)
 
     def _choose(self, policy: ReplayPolicy, obs: Tensor, drawn: Tensor, at_random: bool) -> Tensor:
         if at_random and policy.mask is None:
@@ -140,30 +182,23 @@ class ReplayCollector:
         return policy.head.sample(params, drawn)
 
     def _record(self, group: _Group, step: Step) -> None:
-        self._refuse_non_finite(group.env, {"reward": step.reward, "observation": self._numbers(step.obs)})
         if self._watcher is not None:
             self._watcher(step, group.stats, None)
         group.stats.update(step)
-        done = step.done
         if self._follower is not None:
-            self._follower.add(step.reward, done, group.lanes)
-        ended = done.nonzero().squeeze(1).cpu()
-        after = step.obs
-        if len(ended):
-            after = torch.where(done.view(-1, *[1] * (after.ndim - 1)), step.final_obs, after)
-            self._refuse_non_finite(group.env, {"last observation": self._numbers(after)})
+            self._follower.add(step.reward, step.done, group.lanes)
         assert group.action is not None
-        hidden = group.env.hidden_reward
-        self.store.append(group.action, step.reward, {"obs": after}, hidden, group.lanes)
-        if len(ended):
-            success = step.metrics.get("success")
-            told = None if success is None else success[ended]
-            self.store.finish(ended + group.lanes.start, step.terminated[ended], told)
-            self.store.begin(ended, {"obs": step.obs}, group.lanes)
-        group.obs = step.obs
+        self.store.record(group.action, step, group.env.hidden_reward, group.lanes)
+        if self.store.recorded_by_graphs:
+            group.obs.copy_(step.obs)  # in place, as graphs need
+        else:
+            group.obs = step.obs
 
-    def _refuse_non_finite(self, env: VecEnv, given: dict[str, Tensor]) -> None:
+    def _refuse_non_finite(self, env: VecEnv, step: Step) -> None:
         """One NaN in the replay would be drawn again and again."""
+        given = {"reward": step.reward, "observation": self._numbers(step.obs)}
+        if bool(step.done.any()):
+            given["last observation"] = self._numbers(after_step(step))
         refuse_non_finite(given, env.num_rows, env.name)
 
     def _numbers(self, obs: Tensor) -> Tensor:
@@ -173,8 +208,15 @@ class ReplayCollector:
 
     # Metrics and state --------------------------------------------------------------------------
     def episode_metrics(self) -> dict[str, float]:
+        self._refuse_faulty_rows()
         metrics = rollout_metrics([group.stats for group in self.groups], self._last_metrics)
         return metrics | env_faults([group.env for group in self.groups])
+
+    def _refuse_faulty_rows(self) -> None:
+        """Of steps that no host saw. Gradient steps that met such numbers were left out."""
+        for group in self.groups if self.store.recorded_by_graphs else ():
+            faulty = torch.where(self._faulty[group.lanes], torch.nan, 0.0)
+            refuse_non_finite({"reward or observation": faulty[:, None]}, group.env.num_rows, group.env.name)
 
     def set_progress(self, fraction: float) -> None:
         for group in self.groups:
@@ -194,7 +236,10 @@ class ReplayCollector:
         for group, saved in zip(self.groups, state["groups"], strict=True):
             group.env.load_state(saved["env"])
             group.stats.load_state(saved["stats"])
-            group.obs = saved["obs"].to(group.env.device)
+            if self.store.recorded_by_graphs:
+                group.obs.copy_(saved["obs"])
+            else:
+                group.obs = saved["obs"].to(group.env.device)
         restore_generator(self.generator, state["generator"])
         self._last_metrics = dict(state["last_metrics"])
         self._noise.load_state(state.get("noise", {}))  # older checkpoints have none
@@ -204,7 +249,7 @@ class ReplayCollector:
     def begin_anew(self) -> None:
         """The episodes that were open are lost; the environments have just been reset."""
         for group in self.groups:
-            self.store.begin(slice(None), {"obs": group.obs}, group.lanes)
+            self.store.begin_all(group.obs, group.lanes)
 
     def close(self) -> None:
         for group in self.groups:

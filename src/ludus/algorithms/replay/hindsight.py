@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from ludus.algorithms.replay.config import ReplayTrainConfig
-from ludus.buffers.episodes import EpisodeStore, TransitionDraw
+from ludus.buffers.replay import Replay, TransitionDraw
 from ludus.envs.abilities import goals_of
 from ludus.envs.goals import ACHIEVED, DESIRED, Goals, goal_parts
 from ludus.envs.row_space import RowSpace
@@ -37,13 +37,13 @@ class Hindsight:
         )
 
     def relabel(
-        self, store: EpisodeStore, drawn: TransitionDraw, n_step: int, gamma: float, generator: Generator
+        self, store: Replay, drawn: TransitionDraw, n_step: int, gamma: float, generator: Generator
     ) -> tuple[TransitionDraw, Tensor]:
         """(the transitions with new rewards and ends, [batches, count, size] the new goals)."""
         some = TransitionDraw(*(field[:, : self.count] for field in drawn))
         achieved = self._space.part_of(store.obs["obs"], self._achieved)
         goal = achieved[store.draw_later(some, generator)]
-        judged = self._judge(achieved, some, goal, n_step, gamma)
+        judged = self._judge(store, some, goal, n_step, gamma)
         whole = TransitionDraw(
             *(torch.cat([new, old[:, self.count :]], 1) for new, old in zip(judged, drawn, strict=True))
         )
@@ -54,13 +54,14 @@ class Hindsight:
         self._space.part_of(obs[: len(goal)], self._desired).copy_(goal)
 
     def _judge(
-        self, achieved: Tensor, drawn: TransitionDraw, goal: Tensor, n_step: int, gamma: float
+        self, store: Replay, drawn: TransitionDraw, goal: Tensor, n_step: int, gamma: float
     ) -> TransitionDraw:
         """Up to `n_step` steps of each transition, as far as no step reaches the goal and so ends the episode."""
-        device = goal.device
+        slot, t, device = drawn.slot, drawn.t, goal.device
         ahead = torch.arange(n_step, device=device)
-        inside = ahead < (drawn.next_row - drawn.row)[..., None]  # [batches, count, n_step]
-        reached = achieved[drawn.row[..., None] + 1 + ahead * inside]
+        inside = ahead < (store.length[slot] - t)[..., None]  # [batches, count, n_step]
+        after = store.rows(slot[..., None], t[..., None] + 1 + ahead * inside)
+        reached = self._space.part_of(store.obs["obs"], self._achieved)[after]
         wanted = goal[..., None, :].expand_as(reached)
         reward, ended = self._ask(reached.flatten(0, 2), wanted.flatten(0, 2))
         ended = ended.view(inside.shape) & inside
@@ -71,10 +72,11 @@ class Hindsight:
         over = ended.any(-1) | (drawn.discount == 0)
         return TransitionDraw(
             row=drawn.row,
-            next_row=drawn.row + steps,
+            next_row=store.rows(slot, t + steps),
             reward=total,
             discount=powers.float()[steps].masked_fill_(over, 0.0),
-            slot=drawn.slot,
+            slot=slot,
+            t=t,
         )
 
     def _ask(self, achieved: Tensor, desired: Tensor) -> tuple[Tensor, Tensor]:

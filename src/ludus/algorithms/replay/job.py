@@ -17,7 +17,7 @@ from ludus.algorithms.replay.ram import plan_memory
 from ludus.algorithms.replay.store_job import StoreJob
 from ludus.algorithms.reward.metrics import correlation
 from ludus.algorithms.reward.rrd import RewardLearner, make_reward_model
-from ludus.buffers.episodes import EpisodeStore
+from ludus.buffers.replay import Replay
 from ludus.envs.row_space import numbers_in, parts_of
 from ludus.envs.vec import ActionSpace, State, derive_seed
 from ludus.errors import ConfigError
@@ -43,7 +43,7 @@ class ReplayJob(StoreJob):
         config: ReplayTrainConfig,
         device: torch.device,
         policy: ReplayPolicy,
-        store: EpisodeStore,
+        store: Replay,
         hindsight: Hindsight | None = None,
     ) -> None:
         self.policy = policy
@@ -157,7 +157,7 @@ def make_policy(
 
 
 def make_learner(
-    config: ReplayTrainConfig, agent: Agent, store: EpisodeStore, hindsight: Hindsight | None = None
+    config: ReplayTrainConfig, agent: Agent, store: Replay, hindsight: Hindsight | None = None
 ) -> ReplayLearner:
     """The agent and, where it is learned, a reward."""
     policy, reward = agent.policy, None

@@ -13,7 +13,7 @@ from ludus.algorithms.replay.config import ReplayConfig
 from ludus.algorithms.replay.hindsight import Hindsight
 from ludus.algorithms.reward.config import RewardConfig
 from ludus.algorithms.reward.rrd import RewardLearner, ircr_reward
-from ludus.buffers.episodes import EpisodeStore, SequenceDraw, TransitionDraw
+from ludus.buffers.replay import Replay, SequenceDraw, TransitionDraw
 from ludus.envs.vec import State
 from ludus.errors import ConfigError
 from ludus.policies.replay_policy import ReplayPolicy
@@ -33,7 +33,7 @@ class ReplayLearner(Batches):
     def __init__(
         self,
         agent: Agent,
-        store: EpisodeStore,
+        store: Replay,
         config: ReplayConfig,
         reward: RewardConfig,
         reward_learner: RewardLearner | None,
@@ -86,7 +86,7 @@ class ReplayLearner(Batches):
         noise = self.agent.policy.head.noise((batches, 2 * self._batch_size), self.generator)
         rows = torch.cat([before, after], 1)
         if self.store.stacked_frames > 1:
-            more["starts"] = self.store.start[drawn.slot].repeat(1, 2)
+            more["starts"] = self.store.rows(drawn.slot, torch.zeros_like(drawn.t)).repeat(1, 2)
         if self._shift:
             shifts = draw_shifts(2 * self._batch_size * batches, self._shift, self.generator)
             more["shifts"] = shifts.view(batches, -1, 2)
@@ -228,7 +228,7 @@ class RewardBatches(Batches):
 
     def __init__(
         self,
-        store: EpisodeStore,
+        store: Replay,
         reward: RewardConfig,
         learner: RewardLearner,
         train_batches: int,
@@ -273,8 +273,6 @@ class RewardBatches(Batches):
         self.learner.load_state(state["learner"])
 
 
-def draw_sequences(
-    store: EpisodeStore, reward: RewardConfig, batches: int, generator: torch.Generator
-) -> SequenceDraw:
+def draw_sequences(store: Replay, reward: RewardConfig, batches: int, generator: torch.Generator) -> SequenceDraw:
     whole = reward.method == "rd"
     return store.draw_sequences(batches, reward.sequences, reward.rrd_sample_size, generator, whole)

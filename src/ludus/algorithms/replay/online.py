@@ -11,6 +11,8 @@ from ludus.algorithms.replay.job import ReplayJob, make_policy, obs_field
 from ludus.algorithms.replay.ram import drawn_bytes
 from ludus.algorithms.reward.config import check_reward_config
 from ludus.buffers.episodes import EpisodeStore, store_bytes
+from ludus.buffers.lanes import LaneStore, lane_store_bytes
+from ludus.buffers.replay import Replay
 from ludus.config import make_plan
 from ludus.envs import make_groups
 from ludus.envs.abilities import interface_of
@@ -38,15 +40,20 @@ class OffPolicyJob(ReplayJob):
         policy = make_policy(config, envs[0].obs_space, envs[0].action_space, device)
         policy.interface = interface_of(envs[0])
         longest = replay.longest or envs[0].max_steps or _UNKNOWN_LENGTH
-        self.warnings = _check(config, envs[0], plan.total_steps, longest)
+        in_lanes = _is_work_of_one_device(envs, device)
+        # In lanes an episode need be there as a whole only where its return is decomposed.
+        in_turn = rows if in_lanes and config.reward.method != "none" else 1
+        room = replay.capacity // in_turn
+        self.warnings = _check(config, envs[0], plan.total_steps, longest, room)
         self._longest = longest
         if unlimited := limit_warnings(config, envs[0]):
-            room = f"The replay has room for episodes of {longest:,} steps; a longer one ends the training."
-            self.cautions = (*unlimited, f"{room} --replay.longest makes more room.")
+            end = "is not learned from as a whole" if in_lanes else "ends the training"
+            told = f"The replay has room for episodes of {longest:,} steps; a longer one {end}."
+            self.cautions = (*unlimited, f"{told} --replay.longest makes more room.")
         fields = {"obs": obs_field(policy.obs_space)}, ((policy.head.action_size,), torch.float32)
         shape = (*fields, replay.capacity, rows, longest)
         hidden, frames = config.episodic_reward, envs[0].stacked_frames
-        self._bytes = store_bytes(*shape, hidden, frames)
+        self._bytes = lane_store_bytes(*shape, hidden) if in_lanes else store_bytes(*shape, hidden, frames)
         refuse_what_cannot_fit(
             self._bytes, f"the replay, {replay.capacity:,} rows", "Make --replay.capacity smaller.", device
         )
@@ -56,9 +63,12 @@ class OffPolicyJob(ReplayJob):
             "Make --replay.train-batches or --replay.batch-size smaller.",
             device,
         )
+        store: Replay = (
+            LaneStore(*shape, device, hidden) if in_lanes else EpisodeStore(*shape, device, hidden, frames)
+        )
         hindsight = make_hindsight(config, envs[0])
         self.warnings += hindsight_warnings(config, envs[0])
-        super().__init__(config, device, policy, EpisodeStore(*shape, device, hidden, frames), hindsight)
+        super().__init__(config, device, policy, store, hindsight)
         self.plan = plan
         self._plan_memory(self._bytes)
         stored = min(plan.total_steps // ranks.size(), replay.capacity)
@@ -69,7 +79,7 @@ class OffPolicyJob(ReplayJob):
 
     def _make_collector(self, envs: list[VecEnv], policy: ReplayPolicy) -> ReplayCollector:
         """What fills the store; an algorithm of one's own may explore otherwise."""
-        return ReplayCollector(envs, policy, self.store, self.config.seed)
+        return ReplayCollector(envs, policy, self.store, self.config.seed, cuda_graphs=self.config.cuda_graphs)
 
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
         self.collector.set_progress(progress)
@@ -168,18 +178,28 @@ class OffPolicyJob(ReplayJob):
         self.collector.close()
 
 
-def _check(config: ReplayTrainConfig, env: VecEnv, total: int, longest: int) -> tuple[str, ...]:
-    """A clear error where the numbers do not fit each other; otherwise warnings."""
+def _is_work_of_one_device(envs: list[VecEnv], device: torch.device) -> bool:
+    """Acting, stepping and recording then need no host, and the replay is told of ends by none."""
+    return all(env.capturable and env.device.type == device.type and env.stacked_frames == 1 for env in envs)
+
+
+def _check(config: ReplayTrainConfig, env: VecEnv, total: int, longest: int, room: int) -> tuple[str, ...]:
+    """A clear error where the numbers do not fit each other; otherwise warnings.
+
+    `room`: rows that an episode may take.
+    """
     replay = config.replay
     if 0 < replay.longest < env.max_steps:
         raise ConfigError(
             f"--replay.longest {replay.longest:,} is less than the {env.max_steps:,} steps an episode of "
             f"{env.name} may take; leave it at 0."
         )
-    if longest >= replay.capacity:
+    if longest >= room:
+        lanes = replay.capacity // room
+        each = "" if lanes == 1 else f" of each of the {lanes:,} environments"
         raise ConfigError(
-            f"--replay.capacity {replay.capacity:,} cannot hold one episode of {longest:,} steps and its last "
-            f"observation; {longest + 1:,} is the least, a hundred times that is usual."
+            f"--replay.capacity {replay.capacity:,} cannot hold one episode{each} of {longest:,} steps and its "
+            f"last observation; {lanes * (longest + 1):,} is the least, a hundred times that is usual."
         )
     warnings = check_reward_config(config.reward, longest)
     if replay.warmup >= total:

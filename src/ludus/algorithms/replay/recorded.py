@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.buffers.episodes import EpisodeStore, Fields, store_bytes
+from ludus.buffers.episodes import EpisodeStore, store_bytes
+from ludus.buffers.replay import Fields
 from ludus.data.config import DataConfig
 from ludus.data.episode import Episode
 from ludus.data.reading import DataSummary, EpisodeInfo, read_episodes, scan

@@ -9,7 +9,7 @@ from torch import Tensor
 from ludus.algorithms.replay.batches import Batches
 from ludus.algorithms.replay.config import StoreTrainConfig
 from ludus.algorithms.replay.recorded import Recorded
-from ludus.buffers.episodes import EpisodeStore
+from ludus.buffers.replay import Replay
 from ludus.envs.vec import State
 from ludus.training.checkpoint import Model
 from ludus.training.job import Job
@@ -37,7 +37,7 @@ class StoreJob(Job):
         self,
         config: StoreTrainConfig,
         device: torch.device,
-        store: EpisodeStore,
+        store: Replay,
         batches: Batches,
         models: dict[str, Model],
     ) -> None:

@@ -13,7 +13,8 @@ from ludus.algorithms.reward.config import check_reward_config
 from ludus.algorithms.reward.metrics import RewardReport, equal_returns_warning
 from ludus.algorithms.reward.rrd import RewardLearner, make_reward_model
 from ludus.algorithms.reward.train_config import RewardTrainConfig
-from ludus.buffers.episodes import EpisodeStore, Fields
+from ludus.buffers.episodes import EpisodeStore
+from ludus.buffers.replay import Fields
 from ludus.config import make_plan
 from ludus.data.episode import Episode
 from ludus.data.reading import DataSummary

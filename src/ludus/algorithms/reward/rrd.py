@@ -27,7 +27,7 @@ from ludus.policies.reward import Obs, ObsShapes, RewardModel, RewardModelConfig
 from ludus.policies.vision import draw_shifts, shift_images
 
 if TYPE_CHECKING:
-    from ludus.buffers.episodes import SequenceDraw
+    from ludus.buffers.replay import SequenceDraw
 
 _EQUAL = 1e-6  # returns whose spread is a smaller part of their size count as all the same
 _LEAST_SPREAD = 0.05  # of the returns' size
