@@ -155,8 +155,8 @@ def test_time_that_runs_out_does_not_end_the_future_and_a_termination_does(
 def values_of(agent: Any, seen: Tensor) -> Tensor:
     if agent.policy.kind == "flash-sac":
         action = agent.policy.head.mode(agent.policy.params_of(seen, agent.policy.start(0))[0])
-        _, log_probs = agent.critics.forward_pass(torch.cat([seen, action], 1).t(), batch_statistics=False)
-        return agent.critics.values(log_probs.exp()).amin(0) / agent.reward_factor
+        _, logits = agent.critics.forward_pass(torch.cat([seen, action], 1).t(), batch_statistics=False)
+        return agent.critics.values(logits.softmax(1)).amin(0) / agent.reward_factor
     params = agent.policy.outputs(seen)[1]
     if agent.policy.kind == "dqn":
         return params.amax(1)

@@ -31,6 +31,7 @@ class Normed(NamedTuple):
     running: tuple[Tensor, Tensor]  # mean and variance
     mean: Tensor  # of the batch
     inverse_std: Tensor
+    active: Tensor | None  # what a relu after it gave; None: there is none, or it is worked out again
 
 
 class FlashPass(NamedTuple):
@@ -39,9 +40,8 @@ class FlashPass(NamedTuple):
     features: Tensor  # [copies, width, asked rows]
     asked: slice  # rows
     norms: list[Normed]
-    inputs: list[Tensor]  # of each linear layer; those inside a block after its first are outputs of a relu
-    branches: list[Tensor]  # what each block added
-    residual: Tensor  # before the RMS norm, of the asked rows
+    inputs: list[Tensor]  # of each linear layer
+    residual: Tensor  # before the RMS norm
     inverse_rms: Tensor  # [copies, 1, asked rows]
     batch_statistics: bool
 
@@ -69,27 +69,23 @@ class FlashLayers(nn.Module):
         self.norms = nn.Parameter(torch.cat(scales))
         self.register_buffer("means", torch.zeros(sum(self._batch_sizes)))
         self.register_buffer("variances", torch.ones(sum(self._batch_sizes)))
-        self._register_places(widths)
+        self._register_places()
         self.project()
 
-    def _register_places(self, widths: list[int]) -> None:
-        """Where in `norms` lies what is projected together: the numbers of one norm of one network."""
-        places: list[Tensor] = []
-        lengths: list[int] = []
-        owner = torch.empty(sum(self._norm_sizes), dtype=torch.int64)
-        start = 0
-        for width, parts in [*((width, 2) for width in widths), (self.features, 1)]:
-            numbers = torch.arange(parts * self.copies * width).view(parts, self.copies, width) + start
-            for copy in range(self.copies):
-                places.append(numbers[:, copy].flatten())
-                owner[places[-1]] = len(lengths)
-                lengths.append(width)
-            start += numbers.numel()
+    def _register_places(self) -> None:
+        rows = self.norm_rows()
+        places = [
+            torch.cat([torch.arange(width) + piece for piece in pieces if piece >= 0]) for *pieces, width in rows
+        ]
+        owner = torch.empty_like(self.norms, dtype=torch.int64)
+        for number, place in enumerate(places):
+            owner[place] = number
         # One row each. A row that is shorter than the longest points behind the end, where a zero is put.
-        padded = nn.utils.rnn.pad_sequence(places, batch_first=True, padding_value=start)
+        padded = nn.utils.rnn.pad_sequence(places, batch_first=True, padding_value=len(self.norms))
+        squared_lengths = torch.tensor([width for *_, width in rows], dtype=self.norms.dtype)
         self.register_buffer("_places", padded, persistent=False)
         self.register_buffer("_owner", owner, persistent=False)
-        self.register_buffer("_squared_lengths", torch.tensor(lengths, dtype=self.norms.dtype), persistent=False)
+        self.register_buffer("_squared_lengths", squared_lengths, persistent=False)
 
     # Forward --------------------------------------------------------------------------------------
     def forward_pass(self, x: Tensor, batch_statistics: bool, asked: slice = slice(None)) -> FlashPass:
@@ -97,26 +93,21 @@ class FlashLayers(nn.Module):
         norms: list[Normed] = []
         scales, running = self.split_norms(self.norms), self._running()
 
-        def normed(x: Tensor) -> Tensor:
-            i, channels = len(norms), x.reshape(1, -1, x.shape[-1])
-            out, *used = _batch_norm(
-                channels, scales[2 * i], scales[2 * i + 1], *running[i], batch_statistics, _MOMENTUM, _EPS
-            )
-            norms.append(Normed(channels, running[i], *used))
-            return out.view(x.shape)
+        def normed(x: Tensor, relu: bool = True, skip: Tensor | None = None) -> Tensor:
+            i = len(norms)
+            scale, shift = scales[2 * i : 2 * i + 2]
+            out, kept = _normed(x, scale, shift, running[i], batch_statistics, relu, skip)
+            norms.append(kept)
+            return out
 
-        inputs, branches, weights = [normed(x)], [], list(self.weights)
+        inputs, weights = [normed(x, relu=False)], list(self.weights)
         x = torch.bmm(weights[0], inputs[0])
         for first, second in zip(weights[1::2], weights[2::2], strict=True):
-            inside = normed(torch.bmm(first, x)).relu_()
-            branch = normed(torch.bmm(second, inside)).relu_()
+            inside = normed(torch.bmm(first, x))
             inputs += [x, inside]
-            branches.append(branch)
-            x = x + branch
-        x = x[..., asked]
-        inverse_rms = x.square().mean(1, keepdim=True).add_(_RMS_EPS).rsqrt_()
-        features = (x * inverse_rms).mul_(scales[-1].view(self.copies, -1, 1))
-        return FlashPass(features, asked, norms, inputs, branches, x, inverse_rms, batch_statistics)
+            x = normed(torch.bmm(second, inside), skip=x)
+        features, inverse_rms = _rms_normed(x, scales[-1], asked)
+        return FlashPass(features, asked, norms, inputs, x, inverse_rms, batch_statistics)
 
     def act(self, x: Tensor) -> Tensor:
         """[rows, inputs] → [rows, width] of a single network, by the running statistics."""
@@ -140,25 +131,22 @@ class FlashLayers(nn.Module):
     # Backward -------------------------------------------------------------------------------------
     def backward(self, done: FlashPass, gradient: Tensor, learns: bool = True) -> Tensor:
         """The gradient of the inputs, given that of the features. If it learns, every parameter's is written."""
-        back, weights = _Back(self, done), list(self.weights)
+        back, weights = _Back(self, done, learns), list(self.weights)
         gradient = back.through_rms(gradient)
-        for block in range(len(done.branches) - 1, -1, -1):
-            first, second = 2 * block + 1, 2 * block + 2
-            # Not in place: the skip needs the gradient, too.
-            branch = torch.ops.aten.threshold_backward(gradient, done.branches[block], 0.0)
-            inside = back.through_norm(second, branch)
+        for first in range(len(weights) - 2, 0, -2):
+            second = first + 1
+            inside = back.through_norm(second, gradient, spare=True)  # the skip needs the gradient, too
             below = torch.bmm(weights[second].transpose(1, 2), inside)
             if learns:
                 _write_product(weights[second], inside, done.inputs[second])
-            inside = back.through_norm(first, through_activation("relu", below, done.inputs[second]))
+            inside = back.through_norm(first, below)
             if learns:
                 _write_product(weights[first], inside, done.inputs[first])
             gradient = torch.baddbmm(gradient, weights[first].transpose(1, 2), inside)
         if learns:
             _write_product(weights[0], gradient, done.inputs[0])
         gradient = back.through_norm(0, torch.bmm(weights[0].transpose(1, 2), gradient))
-        if learns:
-            back.write()
+        back.write()
         return gradient
 
     def numbers_of_a_row(self) -> int:
@@ -176,46 +164,132 @@ class FlashLayers(nn.Module):
         factors = (self._squared_lengths / squares.add_(_PROJECTION_EPS)).sqrt_()
         self.norms.mul_(factors[self._owner])
 
+    def norm_rows(self) -> list[tuple[int, int, int]]:
+        """Where in `norms` lies what is projected together, the numbers of one norm of one network.
+
+        The places of its scale, of its shift or −1, and how many numbers each has.
+        """
+        rows, start = [], 0
+        for i, size in enumerate(self._norm_sizes):
+            width, is_last = size // self.copies, i == len(self._norm_sizes) - 1
+            if i % 2 == 0:
+                firsts = range(start, start + size, width)
+                rows += [(first, -1 if is_last else first + size, width) for first in firsts]
+            start += size
+        return rows
+
     def split_norms(self, bank: Tensor) -> tuple[Tensor, ...]:
         """Scale and shift of each batch norm, and last the scale of the RMS norm."""
         return bank.split(self._norm_sizes)
 
 
 class _Back:
-    """The way back through the norms, whose gradients are gathered last to first."""
+    """The way back through the norms, whose gradients are gathered last to first, or written at once."""
 
-    def __init__(self, layers: FlashLayers, done: FlashPass) -> None:
-        self._layers, self._done = layers, done
+    def __init__(self, layers: FlashLayers, done: FlashPass, learns: bool) -> None:
+        self._layers, self._done, self._learns = layers, done, learns
         self._scales = layers.split_norms(layers.norms)
         self._gathered: list[Tensor] = []
 
     def through_rms(self, gradient: Tensor) -> Tensor:
         """Of the asked rows; others have none before a batch norm mixes them."""
-        done = self._done
-        unit = done.residual * done.inverse_rms
+        done, scale = self._done, self._scales[-1]
+        if fused(gradient):
+            from ludus.policies import flash_triton
+
+            first, _, _ = done.asked.indices(done.residual.shape[-1])
+            return flash_triton.rms_back(
+                gradient.contiguous(), done.residual, scale, done.inverse_rms, first, *self._places(-1, 1)
+            )
+        unit = done.residual[..., done.asked] * done.inverse_rms
         self._gathered.append((gradient * unit).sum(-1).flatten())
-        gradient = gradient * self._scales[-1].view(gradient.shape[0], -1, 1)
+        gradient = gradient * scale.view(gradient.shape[0], -1, 1)
         along = (gradient * unit).mean(1, keepdim=True)
         gradient = torch.addcmul(gradient, unit, along, value=-1.0).mul_(done.inverse_rms)
-        rows = done.inputs[0].shape[-1]
-        if gradient.shape[-1] == rows:
+        if gradient.shape == done.residual.shape:
             return gradient
-        whole = gradient.new_zeros((*gradient.shape[:-1], rows))
+        whole = torch.zeros_like(done.residual)
         whole[..., done.asked] = gradient
         return whole
 
-    def through_norm(self, i: int, gradient: Tensor) -> Tensor:
-        inputs, running, mean, inverse_std = self._done.norms[i]
+    def through_norm(self, i: int, gradient: Tensor, spare: bool = False) -> Tensor:
+        """And through the relu after it. The gradient is written over, if it is not to be spared."""
+        kept, batch = self._done.norms[i], self._done.batch_statistics
+        scale, shift = self._scales[2 * i : 2 * i + 2]
+        if fused(gradient):
+            from ludus.policies import flash_triton
+
+            return flash_triton.norm_back(
+                gradient, kept.inputs, scale, shift, kept.mean, kept.inverse_std, batch, i > 0,
+                *self._places(2 * i, 2),
+            ).view(gradient.shape)  # fmt: skip
+        if kept.active is not None:
+            if spare:
+                gradient = torch.ops.aten.threshold_backward(gradient, kept.active, 0.0)
+            else:
+                gradient = through_activation("relu", gradient, kept.active)
         of_input, of_scale, of_shift = _batch_norm_backward(
-            gradient.reshape(inputs.shape), inputs, self._scales[2 * i], *running, mean, inverse_std,
-            self._done.batch_statistics, _EPS, [True, True, True],
+            gradient.reshape(kept.inputs.shape), kept.inputs, scale, *kept.running, kept.mean, kept.inverse_std,
+            batch, _EPS, [True, True, True],
         )  # fmt: skip
         self._gathered += [of_shift, of_scale]
         return of_input.view(gradient.shape)
 
+    def _places(self, first: int, count: int) -> list[Tensor]:
+        """Where the gradients of so many norms' numbers go; empty where nothing learns."""
+        bank = self._layers.norms.grad
+        if not self._learns or bank is None:
+            return []
+        return list(self._layers.split_norms(bank)[first:][:count])
+
     def write(self) -> None:
-        assert self._layers.norms.grad is not None
-        torch.cat(self._gathered[::-1], out=self._layers.norms.grad)
+        bank = self._layers.norms.grad
+        if self._learns and self._gathered:
+            assert bank is not None
+            torch.cat(self._gathered[::-1], out=bank)
+
+
+# On a GPU, what stands between two products is one kernel -------------------------------------------
+def fused(x: Tensor) -> bool:
+    """Whether kernels of our own work on it."""
+    return x.is_cuda and x.dtype == torch.float32
+
+
+def _normed(
+    x: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    running: tuple[Tensor, Tensor],
+    batch_statistics: bool,
+    relu: bool,
+    skip: Tensor | None,
+) -> tuple[Tensor, Normed]:
+    """Batch norm of [copies, features, rows], then perhaps a relu, then plus `skip`."""
+    if fused(x):
+        from ludus.policies import flash_triton
+
+        x = x.contiguous()
+        out, mean, inverse_std = flash_triton.norm(
+            x, scale, shift, *running, batch_statistics, _MOMENTUM, _EPS, relu, skip
+        )
+        return out, Normed(x, running, mean, inverse_std, None)
+    channels = x.reshape(1, -1, x.shape[-1])
+    out, mean, inverse_std = _batch_norm(channels, scale, shift, *running, batch_statistics, _MOMENTUM, _EPS)
+    out = out.view(x.shape)
+    kept = Normed(channels, running, mean, inverse_std, out.relu_() if relu else None)
+    return (out if skip is None else skip + out), kept
+
+
+def _rms_normed(x: Tensor, scale: Tensor, asked: slice) -> tuple[Tensor, Tensor]:
+    """(RMS norm over the features of the asked rows, 1 / RMS)."""
+    if fused(x):
+        from ludus.policies import flash_triton
+
+        first, end, _ = asked.indices(x.shape[-1])
+        return flash_triton.rms(x, scale, first, end - first, _RMS_EPS)
+    x = x[..., asked]
+    inverse_rms = x.square().mean(1, keepdim=True).add_(_RMS_EPS).rsqrt_()
+    return (x * inverse_rms).mul_(scale.view(x.shape[0], -1, 1)), inverse_rms
 
 
 def _write_product(weight: Tensor, gradient: Tensor, inputs: Tensor) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ludus.envs.row_space import ActionRow
 from ludus.envs.vec import ActionSpace
 from ludus.errors import ConfigError
-from ludus.policies.flash_layers import project_rows
+from ludus.policies.flash_layers import fused, project_rows
 from ludus.policies.heads import MASKED_LOGIT, BoxHead, Head
 from ludus.policies.mlp import Dense
 
@@ -26,9 +26,13 @@ class Squashed(NamedTuple):
 
     action: Tensor  # [n, actions] in (-1, 1)
     log_prob: Tensor  # [n]
-    std: Tensor
     noise: Tensor
-    slope: Tensor  # [n, actions] d log_std / d what the layer gave for it
+    std: Tensor | None = None
+    slope: Tensor | None = None  # [n, actions] d log_std / d what the layer gave for it
+    params: Tensor | None = None  # what the layer gave, where all is worked out again
+
+    def first(self, n: int) -> "Squashed":
+        return Squashed(*(None if part is None else part[:n] for part in self))  # type: ignore[arg-type]
 
 
 class BoundedHead(BoxHead):
@@ -62,7 +66,7 @@ class SquashedHead(BoundedHead):
         normal = torch.addcmul(log_std, noise, noise, value=0.5)
         squash = (before + F.softplus(-2.0 * before)).mul_(2.0)
         log_prob = (squash - normal).sum(-1) - self.action_size * (_LOG_SQRT_2PI + 2 * _LOG_2)
-        return Squashed(before.tanh(), log_prob, std, noise, self.slope(raw, log_std))
+        return Squashed(before.tanh(), log_prob, noise, std, self.slope(raw, log_std))
 
     def log_std(self, raw: Tensor) -> Tensor:
         """Of what the layer gives for it."""
@@ -75,6 +79,8 @@ class SquashedHead(BoundedHead):
     def gradient(self, sample: Squashed, action_gradient: Tensor, log_prob_gradient: Tensor) -> Tensor:
         """d/d params of a loss, given those of the sampled actions and, one number for all, of their log_prob."""
         action = sample.action
+        assert sample.std is not None
+        assert sample.slope is not None
         # u = mean + std · noise;  d tanh(u)/du = 1 − a²;  d log_prob/du = 2a;  d log_prob/d log_std = −1, besides.
         mean = action_gradient * (1.0 - action * action) + (2.0 * log_prob_gradient) * action
         log_std = (mean * sample.std * sample.noise - log_prob_gradient) * sample.slope
@@ -97,6 +103,25 @@ class FlashHead(SquashedHead):
     def slope(self, raw: Tensor, log_std: Tensor) -> Tensor:
         half = 0.5 * (LOG_STD_MAX - _LEAST_LOG_STD)
         return (1.0 - raw.tanh().square()) * half
+
+    def sample_with_log_prob(self, params: Tensor, noise: Tensor) -> Squashed:
+        if not fused(params):
+            return super().sample_with_log_prob(params, noise)
+        from ludus.policies import flash_triton
+
+        constant = self.action_size * (_LOG_SQRT_2PI + 2 * _LOG_2)
+        action, log_prob = flash_triton.squash(params, noise, _LEAST_LOG_STD, LOG_STD_MAX, constant)
+        return Squashed(action, log_prob, noise, params=params)
+
+    def gradient(self, sample: Squashed, action_gradient: Tensor, log_prob_gradient: Tensor) -> Tensor:
+        if sample.params is None:
+            return super().gradient(sample, action_gradient, log_prob_gradient)
+        from ludus.policies import flash_triton
+
+        return flash_triton.squash_back(
+            sample.params, sample.noise, sample.action, action_gradient.t(), log_prob_gradient, _LEAST_LOG_STD,
+            LOG_STD_MAX,
+        )  # fmt: skip
 
     @torch.no_grad()
     def project(self) -> None:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from ludus.algorithms.flash.config import FlashConfig, FlashTrainConfig
 from ludus.algorithms.flash.critics import Critics
+from ludus.algorithms.flash.losses import Followed, critic_loss, way_up
+from ludus.algorithms.flash.optimizer import ProjectedAdam
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.replay.agents import Agent, Batch
 from ludus.algorithms.replay.config import ReplayConfig
@@ -19,8 +21,6 @@ from ludus.policies.flash_layers import EXPANSION
 from ludus.policies.flash_policy import FlashPolicy, block_shape
 from ludus.policies.heads import Head
 from ludus.policies.replay_policy import flat_copies
-
-_log_softmax_backward = torch.ops.aten._log_softmax_backward_data
 
 
 class FlashSAC(Agent):
@@ -39,8 +39,11 @@ class FlashSAC(Agent):
         shape = (self._critic_sees.numbers + actions, flash.critic_width, blocks, flash.bins, flash.highest_value)
         self.critics = Critics(*shape).to(device)
         self.log_alpha = nn.Parameter(torch.tensor(flash.alpha, device=device).log())
-        self.actor_optimizer = FlatAdam([*policy.parameters(), self.log_alpha], math.inf, eps=1e-8)
-        self.critic_optimizer = FlatAdam(self.critics.parameters(), math.inf, eps=1e-8)
+        acting = [*policy.parameters(), self.log_alpha]
+        self.actor_optimizer = ProjectedAdam(acting, self.layers, [policy.head.linear.weight])
+        self.critic_optimizer = ProjectedAdam(
+            self.critics.parameters(), self.critics.layers, [self.critics.weight]
+        )
         flats = [(self.critic_optimizer.parameters, self.critic_optimizer.flat)]
         (self._target_weights,), (targets,) = flat_copies([self.critics], flats)
         assert isinstance(targets, Critics)
@@ -70,9 +73,7 @@ class FlashSAC(Agent):
         seen = self._critic_sees.numbers_of(batch.x).t().contiguous()  # by the critics: before, then after
         if self._moves_policy(update):
             self._policy_measures.copy_(self._learn_policy(batch, seen))
-        told = self._learn_critics(batch, seen, measured)
-        if self._moves_target(update):
-            self._move(self._target_weights, self.critic_optimizer.flat)
+        told = self._learn_critics(batch, seen, update, measured)
         return None if told is None else torch.cat([told, self._policy_measures, self.log_alpha.exp().view(1)])
 
     # The policy and the temperature -------------------------------------------------------------
@@ -90,24 +91,18 @@ class FlashSAC(Agent):
         log_prob = sample.log_prob.mean()
         assert self.log_alpha.grad is not None
         self.log_alpha.grad.copy_(-alpha * (log_prob + self.target_entropy))
-        self.actor_optimizer.step(self.rate * self._actor_rate_left)
-        self.layers.project()
-        self.head.project()
+        self.actor_optimizer.step_and_project(self.rate * self._actor_rate_left)
         return torch.stack([alpha * log_prob - q, q, -log_prob])
 
     def _way_up(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(d −mean min Q / d action [actions, rows], mean min Q), by the critics' running statistics."""
-        done, log_probs = self.critics.forward_pass(x, batch_statistics=False)
-        probs = log_probs.exp_()
-        values = self.critics.values(probs)
-        first = values[0] <= values[1]
-        weight = torch.stack([first, ~first]).to(x.dtype).div_(x.shape[1])
-        gradient = (values[:, None] - self.critics.support).mul_(probs).mul_(weight[:, None])
+        done, logits = self.critics.forward_pass(x, batch_statistics=False)
+        gradient, least = way_up(self.critics, logits)
         back = self.critics.input_gradient(done, gradient)
-        return back[-self.head.action_size :], values.amin(0).mean()
+        return back[-self.head.action_size :], least.mean()
 
     # The critics ----------------------------------------------------------------------------------
-    def _learn_critics(self, batch: Batch, seen: Tensor, measured: bool) -> Tensor | None:
+    def _learn_critics(self, batch: Batch, seen: Tensor, update: int, measured: bool) -> Tensor | None:
         """On what was recorded; what the new policy would do next counts in the statistics, too.
 
         Returns the loss, and how likely the return lies in the first or the last bin.
@@ -116,26 +111,17 @@ class FlashSAC(Agent):
         params = self.head.linear.forward(self.policy.encoder(batch.x[n:]))
         follows = self.head.sample_with_log_prob(params, batch.noise[n:])
         x = torch.cat([seen, torch.cat([batch.action, follows.action]).t()])
-        target = self._target(batch, x, follows.log_prob)
-        done, log_probs = self.critics.forward_pass(x, batch_statistics=True, asked=slice(n))
-        of_log_probs = (target / (-2 * n)).expand_as(log_probs)  # of the mean over both critics
-        self.critics.backward(done, _log_softmax_backward(of_log_probs, log_probs, 1, log_probs.dtype))
-        self.critic_optimizer.step(self.rate * self._critic_rate_left)
-        self.critics.project()
-        if not measured:
-            return None
-        return torch.stack([-(target * log_probs).sum(1).mean(), (target[0] + target[-1]).mean()])
-
-    def _target(self, batch: Batch, x: Tensor, next_log_prob: Tensor) -> Tensor:
-        """[bins, n] how the return should be distributed, by the target critic that expects less of it."""
-        after = slice(len(batch.reward), None)
-        _, log_probs = self.target_critics.forward_pass(x, batch_statistics=True, asked=after)
-        probs = log_probs.exp_()
-        values = self.critics.values(probs)
-        probs = torch.where(values[0] <= values[1], probs[0], probs[1])
+        _, target_logits = self.target_critics.forward_pass(x, batch_statistics=True, asked=slice(n, None))
+        done, logits = self.critics.forward_pass(x, batch_statistics=True, asked=slice(n))
         batch.await_reward()
-        soft = batch.discount * self.log_alpha.exp() * next_log_prob
-        return self.critics.moved(probs, batch.reward * self.reward_factor - soft, batch.discount)
+        followed = Followed(batch.reward, self.reward_factor, batch.discount, self.log_alpha, follows.log_prob)
+        gradient, told = critic_loss(self.critics, target_logits, logits, followed)
+        self.critics.backward(done, gradient)
+        follower = self._target_weights if self._moves_target(update) else None
+        self.critic_optimizer.step_and_project(
+            self.rate * self._critic_rate_left, follower, 1.0 - self.config.polyak
+        )
+        return told.mean(1) if measured else None
 
     # State ----------------------------------------------------------------------------------------
     @property

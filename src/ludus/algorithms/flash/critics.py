@@ -1,7 +1,6 @@
 """FlashSAC's critics: two networks that tell a distribution of the return over bins."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ludus.policies.flash_layers import FlashLayers, FlashPass, orthogonal, project_rows
@@ -24,9 +23,9 @@ class Critics(nn.Module):
     def forward_pass(
         self, x: Tensor, batch_statistics: bool, asked: slice = slice(None)
     ) -> tuple[FlashPass, Tensor]:
-        """Of [inputs, rows]; with the log-probabilities of the bins, [2, bins, asked rows]."""
+        """Of [inputs, rows]; with the logits of the bins, [2, bins, asked rows]."""
         done = self.layers.forward_pass(x.expand(2, *x.shape), batch_statistics, asked)
-        return done, F.log_softmax(torch.baddbmm(self.bias, self.weight, done.features), 1)
+        return done, torch.baddbmm(self.bias, self.weight, done.features)
 
     def values(self, probabilities: Tensor) -> Tensor:
         """[2, rows] the expected return."""

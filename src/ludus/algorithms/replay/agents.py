@@ -193,7 +193,7 @@ class SAC(Agent):
         follows = self.target_critics.lower(torch.cat([self.target_encoder.forward(x[n:]), sample.action[n:]], 1))
         batch.await_reward()
         target = torch.addcmul(batch.reward, batch.discount, follows - alpha * sample.log_prob[n:])
-        now = type(sample)(*(part[:n] for part in sample))
+        now = sample.first(n)
         way_up, q, errors = _critic_gradients(self.critics, self.encoder, seen, batch.action, now.action, target)
         trust = _trust_in_critic(bc, q) if bc > 0 else torch.ones_like(alpha)
         gradient = self.head.gradient(now, way_up * trust, alpha * trust / n)

@@ -1,0 +1,59 @@
+"""FlashSAC's optimiser: Adam, after whose steps weights and norms are brought to their length."""
+
+import math
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor, nn
+
+from ludus.algorithms.optimizer import FlatAdam
+from ludus.policies.flash_layers import FlashLayers, fused, project_rows
+
+_TOGETHER = 1024  # numbers that a kernel moves together where no length is kept
+
+
+class ProjectedAdam(FlatAdam):
+    """Of `layers`, of `unit` weights, whose rows have length 1, and of other parameters, which are free."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], layers: FlashLayers, unit: Iterable[Tensor]) -> None:
+        super().__init__(parameters, math.inf, eps=1e-8)
+        self._layers, self._unit = layers, list(unit)
+
+    def step_and_project(self, rate: Tensor, target: Tensor | None = None, tau: float = 0.0) -> None:
+        """A step; then `target` goes a part `tau` of the way to the new weights."""
+        if not fused(self.flat):
+            self.step(rate)
+            self._layers.project()
+            for weight in self._unit:
+                project_rows(weight)
+            if target is not None:
+                target.lerp_(self.flat, tau)
+            return
+        from ludus.policies import flash_triton
+
+        _, hold = self._judge_gradient()
+        moments = self.exp_avg, self.exp_avg_sq
+        flash_triton.adam_rows(
+            self._rows, self.flat, self.grad, *moments, self.steps, rate, hold, self.eps, target, tau
+        )
+
+    @cached_property
+    def _rows(self) -> Any:
+        """What is brought to a length together, for the kernel that does all in one."""
+        from ludus.policies import flash_triton
+
+        rows: list[tuple[int, int, int, float]] = []
+        start, unit = 0, {id(weight) for weight in [*self._layers.weights, *self._unit]}
+        for p in self.parameters:
+            if p is self._layers.norms:
+                rows += [
+                    (start + a, start + b if b >= 0 else b, n, float(n)) for a, b, n in self._layers.norm_rows()
+                ]
+            else:
+                width = p.shape[-1] if id(p) in unit else min(p.numel(), _TOGETHER)
+                length = 1.0 if id(p) in unit else 0.0
+                for first in range(0, p.numel(), width):
+                    rows.append((start + first, -1, min(width, p.numel() - first), length))
+            start += p.numel()
+        return flash_triton.ParameterRows(rows, self.flat.device)
