@@ -59,15 +59,18 @@ MAP = {
     "runs": "algorithms.registry children config config_files envs errors files launchers measuring policies "
     "presets provenance ranks rewards saved_run settings show stages training trust viewing",
     "placing": "children envs errors",
-    "seed_processes": "errors files placing runs show training",
-    "experiment": "config envs errors files provenance ranges runs saved_run seed_processes show stages training",
+    "ray_processes": "children errors ranks training",
+    "ray_cluster": "children errors ranks ray_processes saved_run training",
+    "seed_processes": "errors files placing ranks runs show training",
+    "experiment": "config envs errors files placing provenance ranges runs saved_run seed_processes show "
+    "stages training",
     "sweeping": "comparing config envs errors experiment files placing presets provenance ranges "
     "runs saved_run seed_processes setting_names settings show stages training trust",
     "run": "config envs errors experiment export filming policies ranges rewards runs saved_run show training",
     "commands": "algorithms.registry algorithms.summaries comparing config config_files data declared envs errors "
-    "experiment export files filming launchers listing measuring motion_viewing presets ranges ranks recording "
-    "rewards runs saved_run scaffold setting_names settings show stages sweeping training.run_facts "
-    "training.run_folder training.standing trust",
+    "experiment export files filming launchers listing measuring motion_viewing presets ranges ranks "
+    "ray_cluster recording rewards runs saved_run scaffold setting_names settings show stages sweeping "
+    "training.run_facts training.run_folder training.standing trust",
     "cli": "children commands errors version",  # of the verbs their names: it imports the file of the one in use
     "__main__": "cli",
     "__init__": "algorithms.registry comparing gymnasium_ids listing nn run runs saved_run sweeping training "

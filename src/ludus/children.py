@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from ludus.errors import ConfigError
 from ludus.files import open_to_append
@@ -20,13 +21,17 @@ _LOOK_S = 0.5
 
 def start_command(words: Sequence[object], log: Path, launcher: Sequence[str] = ()) -> "subprocess.Popen[bytes]":
     """`start_process`; what it prints is appended to the log."""
+    with open_log(log) as written:
+        return start_process(words, written.fileno(), written.fileno(), launcher=launcher)
+
+
+def open_log(log: Path) -> BinaryIO:
+    """To be appended to."""
     try:
-        written = open_to_append(log)
+        return open_to_append(log)
     except OSError as error:
         reason = "it is a link" if log.is_symlink() else error.strerror
         raise ConfigError(f"{log} cannot be written: {reason}. Move it away, or make it writable.") from error
-    with written:
-        return start_process(words, written.fileno(), written.fileno(), launcher=launcher)
 
 
 def start_process(

@@ -22,6 +22,7 @@ from ludus.envs.given import about_given
 from ludus.envs.importing import told_name
 from ludus.errors import ConfigError, LudusError
 from ludus.files import read_json, temporary_beside, write_whole
+from ludus.placing import Here, Placer
 from ludus.provenance import differences, facts_of
 from ludus.ranges import LARGEST_SEED
 from ludus.runs import create_run, is_finished, new_folder, reached_its_end, refuse_taken, whole_config
@@ -90,8 +91,9 @@ def train_seeds(
     at_once: int = 0,
     quiet: bool = False,
     labels: Labels = Labels(),  # noqa: B008 (it cannot be changed)
+    placer: Placer | None = None,
 ) -> Outcome:
-    """Train a preset with every seed, as many `at_once` as cores and memory allow."""
+    """Train a preset with every seed, as many `at_once` as cores and memory allow; on this machine by default."""
     _check_at_once(at_once)
     config = whole_config(preset, config, overrides)
     for stage in read_stages(config):
@@ -107,7 +109,7 @@ def train_seeds(
         folder = Path(run_dir) if run_dir else held.enter_context(new)
         create_experiment(folder, preset, config, seeds, labels)
         title = f"{told}, {_count(len(seeds))} → {folder}"
-        outcome = _run(folder, title, seeds, config, [], stop_at, at_once, quiet)
+        outcome = _run(folder, title, seeds, config, [], stop_at, at_once, quiet, placer)
         if outcome.refused:
             shutil.rmtree(folder)  # settings that do not work leave nothing behind
             raise ConfigError(outcome.refused)
@@ -122,6 +124,7 @@ def resume_seeds(
     trust: bool = False,
     at_once: int = 0,
     quiet: bool = False,
+    placer: Placer | None = None,
 ) -> Outcome:
     """Go on with every seed that is not trained to its end, exactly."""
     _check_at_once(at_once)
@@ -137,7 +140,7 @@ def resume_seeds(
     options += ["--device", device] if device else []
     config = replace(configs[0], device=device or configs[0].device)
     title = f"resuming {folder}, {len(unfinished)} of {_count(len(found))}"
-    outcome = _run(folder, title, unfinished, config, options, stop_at, at_once, quiet)
+    outcome = _run(folder, title, unfinished, config, options, stop_at, at_once, quiet, placer)
     if outcome.refused:
         raise ConfigError(outcome.refused)
     return outcome
@@ -164,6 +167,7 @@ def _run(
     stop_at: int,
     at_once: int,
     quiet: bool,
+    placer: Placer | None,
 ) -> Outcome:
     """Train what is unfinished, show it, and tell at the end what came out."""
     started, display = time.monotonic(), display_of(config.env)
@@ -175,7 +179,7 @@ def _run(
                 seed.state, seed.reached = "finished" if reached_its_end(seed.folder) else "stopped", True
             seed.options, seed.stop_at = [*options, "--trust"], stop_at  # the caller trusts them
         waiting = sum(seed.state == "waiting" for seed in seeds)
-        pool = Pool(seeds, at_once, on_gpu=config.device != "cpu")
+        pool = Pool(seeds, at_once, config.device != "cpu", placer or Here())
         pool.at_once = at_once or min(waiting, pool.placer.most_at_once(config.procs))
         view.plan([f"{min(pool.at_once, waiting)} at once; what each prints: {folder}/seed_N.log"])
 

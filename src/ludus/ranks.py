@@ -201,10 +201,15 @@ def _open_together(store: Store, ticket: Ticket, here: list[int]) -> int:
 
 def longest_wait_s() -> float:
     """Seconds after which a rank that does not answer is lost."""
+    return seconds_in(DEADLINE, _LONGEST_WAIT_S)
+
+
+def seconds_in(variable: str, otherwise: float) -> float:
+    """What a variable of the environment says; `otherwise` where it says nothing."""
     try:
-        return max(1.0, float(os.environ.get(DEADLINE, "") or _LONGEST_WAIT_S))
+        return max(1.0, float(os.environ.get(variable, "") or otherwise))
     except ValueError:
-        raise TrainingError(f"{DEADLINE} is {os.environ[DEADLINE]!r}; it must be a number of seconds.") from None
+        raise TrainingError(f"{variable} is {os.environ[variable]!r}; it must be a number of seconds.") from None
 
 
 def talk_on_gpus(transport: Transport, sharers: int) -> None:

@@ -87,11 +87,11 @@ def train(
     overrides: dict[str, Any] | None = None,
     stop_at: int = 0,
     labels: Labels = Labels(),  # noqa: B008 (it cannot be changed)
-    place: Place = run_ranks,
+    place: Place | None = None,
 ) -> Path:
     """Train a preset or `gym:ID` and return the run's folder; `ludus.train` tells what the others are.
 
-    `place`: where the ranks run, if there are several.
+    `place`: where the ranks run, in place of this process or this machine.
     """
     config = whole_config(preset, config, overrides)
     told = told_name(preset)
@@ -106,7 +106,7 @@ def train(
         return _train_launched(folder, config, facts, job, callbacks, console, stop_at)
     with ExitStack() as held:
         folder = Path(run_dir) if run_dir else held.enter_context(new_folder(told, labels.name, str(config.seed)))
-        if config.procs > 1:
+        if config.procs > 1 or place:
             return _train_on_ranks(folder, config, facts, callbacks, console, stop_at, place)
         screen = held.enter_context(console or Console())
         with closing(_trainer(config, folder, facts, screen, callbacks, stop_at)) as trainer:
@@ -146,14 +146,14 @@ def resume(
     overrides: dict[str, Any] | None = None,
     trust: bool = False,
     stop_at: int = 0,
-    place: Place = run_ranks,
+    place: Place | None = None,
 ) -> Path:
     """Go on with a run exactly where it was: from its newest intact checkpoint, or from its beginning.
 
     From an earlier one: `RUN@100000`, `RUN@best`. What came after it is set aside as a run of its own.
     `trust`: import the code that the run names, although it was trained by another user or elsewhere.
     `stop_at`: save and stop at the first iteration that reaches this step; its schedules are not touched.
-    `place`: where the ranks run, if there are several.
+    `place`: where the ranks run, in place of this process or this machine.
     """
     address = read_address(run)
     folder = address.folder
@@ -167,7 +167,7 @@ def resume(
         facts = read_facts(folder) or facts_of(folder.resolve().parent.name, config)
         if overrides or checkpoints_in(folder / CHECKPOINTS):
             facts = resumed(facts, config)
-        if config.procs > 1:
+        if config.procs > 1 or place:
             task = {"facts": facts, "overrides": overrides or {}, "stop_at": stop_at}
             _start_ranks(address, config, callbacks, console, task, place)
             return folder
@@ -236,7 +236,7 @@ def _train_on_ranks(
     callbacks: Sequence[Callback],
     console: Console | None,
     stop_at: int,
-    place: Place,
+    place: Place | None,
 ) -> Path:
     """A new run: its folder is made here, and the ranks go on with it from its beginning."""
     config.check()
@@ -280,15 +280,16 @@ def _start_ranks(
     callbacks: Sequence[Callback],
     console: Console | None,
     task: dict[str, Any],
-    place: Place,
+    place: Place | None,
 ) -> None:
     """Let so many processes as the run asks for go on with it; `task` is what they cannot read in its folder."""
     _refuse_what_stays_here(config, callbacks)
     folder, quiet = address.folder, console is not None and console.quiet
     told, address_now = json.dumps(task, default=str), _going_back_once(address)
+    start = place or run_ranks
 
     def attempt() -> None:
-        place(["resume", str(address_now())], config.procs, quiet, **{_TASK: told})
+        start(["resume", str(address_now())], config.procs, quiet, **{_TASK: told})
 
     try:
         again_while_lost(attempt, folder / CHECKPOINTS, (console or Console("quiet")).warning)

@@ -17,12 +17,14 @@ from typing import Literal
 
 import psutil
 
+from ludus import ranks
 from ludus.errors import LudusError, plain_text
 from ludus.files import open_regular
 from ludus.placing import Here, Placed, Placer
 from ludus.runs import reached_its_end, stopped_as_asked
 from ludus.show.jsonl import parse_row
 from ludus.show.machine import free_gpu_mb
+from ludus.training.elastic import Losses
 from ludus.training.interrupt import Interrupt
 
 State = Literal["waiting", "training", "finished", "stopped", "failed"]
@@ -60,6 +62,7 @@ class Seed:
     tries: int = 0  # to train it
     _read: int = 0  # bytes of its metrics.jsonl
     _started: float = 0.0
+    _losses: Losses = field(default_factory=Losses)  # of its node
     began: bool = False  # its present process has written a row
 
     @property
@@ -103,6 +106,8 @@ class Seed:
             self.state = "finished"
         elif self.reached or code == os.EX_TEMPFAIL or ended_early:
             self.state = "stopped"
+        elif code == ranks.RankLostError.exit_code and not interrupted and self._losses.add(self.step):
+            self.state = "waiting"
         else:
             self.state, self.killed, self.refused = "failed", code < 0, code == _REFUSED
             self.why = f"killed by {signal.Signals(-code).name}" if code < 0 else _last_words(self.log)

@@ -62,6 +62,17 @@ def take_option(arguments: list[str], option: str) -> tuple[list[str], str | Non
     return arguments, None
 
 
+def take_optional(
+    arguments: list[str], option: str, unsaid: str, is_value: Callable[[str], bool]
+) -> tuple[list[str], str | None]:
+    """The same of an option whose value may be left out: then it is `unsaid`."""
+    if option in arguments:
+        after = arguments.index(option) + 1
+        if after == len(arguments) or not is_value(arguments[after]):
+            return arguments[: after - 1] + arguments[after:], unsaid
+    return take_option(arguments, option)
+
+
 def take_number(arguments: list[str], option: str) -> tuple[list[str], int]:
     """The same of a whole number of at least 1; 0 where it is not given."""
     rest, text = take_option(arguments, option)

@@ -51,9 +51,9 @@ Prints a script that completes verbs, presets, runs and flags. Once:
   fish  ludus completion fish > ~/.config/fish/completions/ludus.fish"""
 _ALWAYS = ("--quiet", "--debug", "--help")
 _OF_TRAIN = ("--algo", "--config", "--run-dir", "--name", "--tags", "--note", "--seeds", "--at-once", "--stop-at",
-             "--trust", "--from", "--help-all", *_ALWAYS)  # fmt: skip
+             "--ray", "--trust", "--from", "--help-all", *_ALWAYS)  # fmt: skip
 _OF_SWEEP = ("--param", "--trials", "--rungs", "--eta", "--metric", "--direction", "--sampler", "--sampler-seed",
-             "--confirm", "--confirm-seeds", "--hours", "--jobs", "--launcher")  # fmt: skip
+             "--confirm", "--confirm-seeds", "--hours", "--jobs", "--launcher", "--ray")  # fmt: skip
 _SWEEP_WORDS = {"--sampler": ("tpe", "random"), "--direction": ("max", "min")}
 _CHECKPOINTS = ("best", "final", "newest")
 _MOST_RUNS = 200

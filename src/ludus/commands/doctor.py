@@ -25,6 +25,7 @@ _EXTRAS = {
     "pettingzoo": (["pettingzoo"], "ludus train pettingzoo:…"),
     "gpu": (["warp", "mujoco_warp"], "MuJoCo Warp: KUKA, humanoid and locomotion on a GPU"),
     "sweep": (["optuna"], "ludus sweep"),
+    "ray": (["ray"], "--ray: processes on the nodes of a Ray cluster"),
     "mettagrid": (["mettagrid"], "ludus train mettagrid:… (Python 3.11 and 3.12)"),
 }
 _NEEDED = ("torch", "numpy", "gymnasium", "mujoco", "tyro", "rich", "tensorboard", "safetensors")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ludus.commands.arguments import Verb, take_flag, take_number, take_option
+from ludus.commands.placing import joined, take_ray
 from ludus.commands.training import TAKES_TEXT, is_preset, read_settings, split_preset
 from ludus.errors import ConfigError
 from ludus.ranges import read_seeds, read_whole
@@ -34,6 +35,7 @@ the best on fresh seeds beside the preset's own settings.
   --hours 1.5          ends the search in time to confirm
   --jobs N             processes at once; by default one a core
   --launcher "srun -n1 --exclusive"   starts every process, perhaps elsewhere
+  --ray [HOST:PORT]    on the nodes of a Ray cluster, by default the one here
   --run-dir DIR, --name NAME, --trust, --quiet, and every setting of 'ludus train'
 
 'ludus sweep FOLDER', or 'ludus resume FOLDER', goes on after Ctrl-C or a kill.
@@ -56,6 +58,7 @@ def sweep(arguments: list[str]) -> None:
 
 
 def _start(name: str, rest: list[str]) -> NoReturn:
+    rest, cluster = take_ray(rest)
     rest, params = _take_all(rest, "--param")
     rest, run_dir = take_option(rest, "--run-dir")
     rest, run_name = take_option(rest, "--name")
@@ -83,12 +86,16 @@ def _start(name: str, rest: list[str]) -> NoReturn:
         direction=direction, sampler=sampler, sampler_seed=max(0, sampler_seed), confirm=confirm,
         confirm_seeds=confirm_seeds,
     )  # fmt: skip
-    means = Means(jobs, hours, launcher, trust)
+    _refuse_two_places(launcher, cluster)
     labels = make_labels(run_name or "")
-    sys.exit(start_sweep(name, plan, run_dir, config, means=means, name=labels.name).exit_code)
+    with joined(cluster) as ray:
+        means = Means(jobs, hours, launcher, trust, placer=ray)
+        outcome = start_sweep(name, plan, run_dir, config, means=means, name=labels.name)
+    sys.exit(outcome.exit_code)
 
 
 def _resume(folder: Path, rest: list[str]) -> NoReturn:
+    rest, cluster = take_ray(rest)
     rest, trust = take_flag(rest, "--trust")
     rest, trials = take_number(rest, "--trials")
     rest, confirm = _take_count(rest, "--confirm")
@@ -97,12 +104,20 @@ def _resume(folder: Path, rest: list[str]) -> NoReturn:
     if rest:
         raise ConfigError(
             f"{rest[0]!r} cannot be changed of a sweep that has begun. Only --trials, --hours, --jobs, --confirm, "
-            "--confirm-seeds, --launcher and --trust can."
+            "--confirm-seeds, --launcher, --ray and --trust can."
         )
     from ludus.sweeping.driving import Means, resume_sweep
 
-    means = Means(jobs, hours, launcher, trust)
-    sys.exit(resume_sweep(folder, means, trials, confirm, confirm_seeds).exit_code)
+    _refuse_two_places(launcher, cluster)
+    with joined(cluster) as ray:
+        means = Means(jobs, hours, launcher, trust, placer=ray)
+        outcome = resume_sweep(folder, means, trials, confirm, confirm_seeds)
+    sys.exit(outcome.exit_code)
+
+
+def _refuse_two_places(launcher: str, cluster: str | None) -> None:
+    if launcher and cluster is not None:
+        raise ConfigError("--launcher and --ray both say where processes run. Give one of them.")
 
 
 # Options ------------------------------------------------------------------------------------------

@@ -102,6 +102,7 @@ def _run_lines(config: TrainConfig) -> Iterator[Line]:
     for name in ("seed", "device", *(("procs",) if config.has_ranks else ())):
         yield Line(flag_of(name), value_text(getattr(config, name)), docs[name])
     yield Line("--seeds", "", "Several runs at once: 5, 0-4 or 3,7,11; --at-once N of them.")
+    yield Line("--ray", "", "Processes on the nodes of a Ray cluster, HOST:PORT or the one here.")
     yield Line("--run-dir", "runs/…", "Where the run goes.")
     yield Line("--name", "", "Of the run, and of its folder below runs/; also --tags a,b and --note TEXT.")
     yield Line("--stop-at", "", "Save and stop at this step; 'ludus resume' goes on exactly.")

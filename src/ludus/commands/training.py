@@ -13,6 +13,7 @@ from ludus import ranks
 from ludus.algorithms.summaries import algorithm_summaries
 from ludus.commands.arguments import Flag, Verb, call, number_registry, take_flag, take_number, take_option
 from ludus.commands.environments import presets_text
+from ludus.commands.placing import joined, take_ray
 from ludus.errors import ConfigError
 from ludus.launchers import exit_code_when_stopped, find_launch
 from ludus.presets import OPEN_KINDS, find_preset, preset_summaries
@@ -60,6 +61,7 @@ def _train(name: str, rest: list[str]) -> None:
     rest, note = take_option(rest, "--note")
     labels = make_labels(run_name or "", tags or "", note or "")
     rest, at_once = take_number(rest, "--at-once")
+    rest, cluster = take_ray(rest)
     rest, seeds = take_option(rest, "--seeds")
     chosen = None if seeds is None else read_seeds(seeds)
     config, given = read_settings(name, rest, "train")
@@ -70,11 +72,16 @@ def _train(name: str, rest: list[str]) -> None:
             raise ConfigError("--seeds: torchrun and srun start the ranks of one training; give it one --seed.")
         from ludus.experiment import train_seeds
 
-        outcome = train_seeds(name, chosen, run_dir, config, stop_at=stop_at, at_once=at_once, labels=labels)
+        with joined(cluster) as ray:
+            outcome = train_seeds(
+                name, chosen, run_dir, config, stop_at=stop_at, at_once=at_once, labels=labels, placer=ray
+            )
         sys.exit(outcome.exit_code)
     from ludus.runs import train as train_preset
 
-    folder = train_preset(name, run_dir=run_dir, config=config, stop_at=stop_at, labels=labels)
+    with joined(cluster) as ray:
+        place = ray.run_ranks if ray else None
+        folder = train_preset(name, run_dir=run_dir, config=config, stop_at=stop_at, labels=labels, place=place)
     _exit_if_incomplete(folder, stop_at)
 
 
@@ -107,7 +114,8 @@ def read_settings(name: str, rest: list[str], verb: str) -> tuple["TrainConfig",
             "defaults of its own. Also: --config FILE (settings from a YAML file, before the flags), --trust "
             "(import the code that such a file names), --run-dir DIR (where the run goes), --name NAME, "
             "--tags a,b and --note TEXT (kept in the run), --stop-at STEP (save and stop there), --seeds 5, 0-4 "
-            "or 3,7,11 (a run of each), --at-once N (of them). A section may be left out where no other has "
+            "or 3,7,11 (a run of each), --at-once N (of them), --ray [HOST:PORT] (processes on the nodes of a Ray "
+            "cluster, by default the one that runs here). A section may be left out where no other has "
             "its name."
         ),
     )
@@ -200,7 +208,8 @@ def resume(arguments: list[str]) -> None:
         procs: int = 0,
         at_once: int = 0,
         trust: Annotated[bool, Flag] = False,
-    ) -> tuple[Path, int, int, str, int, int, bool]:
+        ray: str = "",
+    ) -> tuple[Path, int, int, str, int, int, bool, str]:
         """Go on with a run, exactly where it was; with several seeds or a sweep, with all that is not finished.
 
         Args:
@@ -212,10 +221,12 @@ def resume(arguments: list[str]) -> None:
                 learned is kept; episodes begin anew.
             at_once: Of several runs, how many at once; by default one a core, if memory suffices.
             trust: Import the code that the run names, though you did not train it on this machine.
+            ray: On the nodes of a Ray cluster, HOST:PORT; without a value, of the one that runs here.
         """
-        return run, total_steps, stop_at, device, procs, at_once, trust
+        return run, total_steps, stop_at, device, procs, at_once, trust, ray
 
-    run, total_steps, stop_at, device, procs, at_once, trust = call(arguments_of, arguments, "ludus resume")
+    arguments, cluster = take_ray(arguments)
+    run, total_steps, stop_at, device, procs, at_once, trust, _ = call(arguments_of, arguments, "ludus resume")
     from ludus.experiment import is_experiment, resume_seeds
     from ludus.runs import resume as resume_run
     from ludus.training.run_folder import is_sweep
@@ -227,16 +238,23 @@ def resume(arguments: list[str]) -> None:
             raise ConfigError(
                 f"A sweep goes on as it was planned; 'ludus sweep {run} --trials N' gives it more trials."
             )
-        sys.exit(resume_sweep(run, Means(at_once, trust=trust)).exit_code)
+        with joined(cluster) as ray:
+            outcome = resume_sweep(run, Means(at_once, trust=trust, placer=ray))
+        sys.exit(outcome.exit_code)
     if is_experiment(run):
         if procs:
             raise ConfigError("--procs: give it with one seed's run, not with the folder of all.")
-        sys.exit(resume_seeds(run, total_steps, stop_at, device, trust, at_once).exit_code)
+        with joined(cluster, device) as ray:
+            seeds = resume_seeds(run, total_steps, stop_at, device, trust, at_once, placer=ray)
+        sys.exit(seeds.exit_code)
 
     overrides: dict[str, Any] = {"loop.total_steps": total_steps, "loop.epochs": 0} if total_steps else {}
     overrides |= {"device": device} if device else {}
     overrides |= {"procs": procs} if procs else {}
-    _exit_if_incomplete(resume_run(run, overrides=overrides, trust=trust, stop_at=stop_at), stop_at)
+    with joined(cluster, device) as ray:
+        place = ray.run_ranks if ray else None
+        folder = resume_run(run, overrides=overrides, trust=trust, stop_at=stop_at, place=place)
+    _exit_if_incomplete(folder, stop_at)
 
 
 def _exit_if_incomplete(folder: Path, stop_at: int) -> None:

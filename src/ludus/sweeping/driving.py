@@ -16,7 +16,7 @@ from ludus.envs import display_of
 from ludus.envs.given import about_given
 from ludus.errors import ConfigError, LudusError
 from ludus.files import is_temporary, temporary_beside
-from ludus.placing import Here
+from ludus.placing import Here, Placer
 from ludus.presets import find_preset
 from ludus.provenance import differences, facts_of
 from ludus.runs import new_folder, refuse_taken, whole_config, write_config
@@ -57,6 +57,7 @@ class Means:
     launcher: str = ""  # the first words of the command that starts every process
     trust: bool = False
     quiet: bool = False
+    placer: Placer | None = None  # where processes run, in place of this machine
 
     def check(self) -> None:
         if self.jobs < 0:
@@ -183,7 +184,7 @@ class _Drive:
         self.sweep, self.means, self.view = sweep, means, view
         self.began = time.monotonic()
         self.display = display_of(sweep.base.env)
-        placer = Here(means.launcher)
+        placer = means.placer or Here(means.launcher)
         self.at_once = means.jobs or placer.most_at_once(sweep.base.procs)
         self.pool = Pool([], self.at_once, sweep.base.device != "cpu", placer, alike=False)
         until = self.began + 3600 * means.hours if means.hours else math.inf

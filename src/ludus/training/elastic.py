@@ -1,26 +1,40 @@
 """A lost rank costs the work since the last checkpoint, not the run: all ranks are started again from there."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ludus.errors import LudusError
 from ludus.ranks import RankLostError
 from ludus.training.checkpoint import checkpoints_in, step_of
 
-MOST_LOSSES = 5  # without a new checkpoint in between: what happens again and again will not pass by itself
+MOST_LOSSES = 5  # without a step further in between: what happens again and again will not pass by itself
+
+
+@dataclass
+class Losses:
+    """Of a rank or of a node, since a run was last further than ever."""
+
+    reached: int = -1  # step
+    count: int = 0
+
+    def add(self, step: int) -> bool:
+        """One more, now at `step`. Whether the run may go on."""
+        self.count = 1 if step > self.reached else self.count + 1
+        self.reached = max(step, self.reached)
+        return self.count < MOST_LOSSES
 
 
 def again_while_lost(attempt: Callable[[], None], checkpoints: Path, tell: Callable[[str], None]) -> None:
     """`attempt` until no rank is lost in it, or no attempt gets any further. Other errors are raised at once."""
-    losses, reached = 0, _newest_step(checkpoints)
+    losses = Losses(_newest_step(checkpoints))
     while True:
         try:
             return attempt()
         except RankLostError as lost:
             step = _newest_step(checkpoints)
-            losses, reached = (1 if step > reached else losses + 1), step
-            if losses >= MOST_LOSSES:
-                raise LudusError(f"{lost} Given up after {losses} losses since {_told(step)}.") from lost
+            if not losses.add(step):
+                raise LudusError(f"{lost} Given up after {losses.count} losses since {_told(step)}.") from lost
             tell(f"{lost} All ranks go on from {_told(step)}.")
 
 

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Protocol
@@ -48,8 +48,27 @@ class Place(Protocol):
 
 def run_ranks(arguments: Sequence[str], size: int, quiet: bool = False, **variables: str) -> None:
     """A `Place`: on this machine."""
-    with _tickets(size) as tickets, contextlib.ExitStack() as started:
-        processes = [started.enter_context(_Rank(ticket, arguments, quiet, variables)) for ticket in tickets]
+    with _tickets(size) as tickets:
+        loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+        run_started(tickets, [start_process] * size, arguments, quiet, **variables | loopback)
+
+
+def run_started(
+    tickets: Sequence[ranks.Ticket],
+    starters: Sequence[Callable[..., Any]],
+    arguments: Sequence[str],
+    quiet: bool,
+    **variables: str,
+) -> None:
+    """Start a rank for every ticket, and pass signals on to all until they have ended.
+
+    A starter does what `start_process` does, here or elsewhere.
+    """
+    with contextlib.ExitStack() as started:
+        processes = [
+            started.enter_context(_Rank(ticket, start, arguments, quiet, variables))
+            for ticket, start in zip(tickets, starters, strict=True)
+        ]
         with _passing_on_signals(processes) as passed:
             _wait_for(processes)
     _refuse_failed(processes, interrupted=bool(passed))
@@ -72,22 +91,25 @@ class _Rank:
     """A process. What it writes to stderr is shown, of rank 0 alone, and the end of it kept."""
 
     def __init__(
-        self, ticket: ranks.Ticket, arguments: Sequence[str], quiet: bool, variables: dict[str, str]
+        self,
+        ticket: ranks.Ticket,
+        start: Callable[..., Any],
+        arguments: Sequence[str],
+        quiet: bool,
+        variables: dict[str, str],
     ) -> None:
         self.rank = ticket.rank
         self.given_up = False  # it did not end by itself
         self.errors: deque[str] = deque(maxlen=_MOST_LINES)
         self._relays = _is_replaced(sys.stdout)
         shown = ticket.rank == 0 and not quiet
-        self._process = start_process(
+        self._process = start(
             arguments,
             stdout=(subprocess.PIPE if self._relays else None) if shown else subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             keep=[ticket.memory] if ticket.memory >= 0 else [],
             **variables,
             **ticket.variables(),
-            GLOO_SOCKET_IFNAME="lo",
-            NCCL_SOCKET_IFNAME="lo",
         )
         self._readers = [threading.Thread(target=self._read_errors, daemon=True)]
         if self._process.stdout is not None:
@@ -191,10 +213,16 @@ def _wait_for(processes: Sequence[_Rank]) -> None:
                 process.give_up()
 
 
+def _have_saved(processes: Sequence[_Rank]) -> bool:
+    """Rank 0 has; and others were past their end when the signal came."""
+    first, *others = (process.code for process in processes)
+    return first == STOPPED and all(code in (0, STOPPED, -signal.SIGINT, -signal.SIGTERM) for code in others)
+
+
 def _refuse_failed(processes: Sequence[_Rank], interrupted: bool) -> None:
     """In the words of the rank that failed first of itself, not because another was lost."""
     failed = [process for process in processes if process.failed]
-    if not failed:
+    if not failed or (interrupted and _have_saved(processes)):
         return
     if interrupted and all(process.code in _LEFT_AT_ONCE for process in failed):
         raise KeyboardInterrupt
