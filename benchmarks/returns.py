@@ -1,7 +1,8 @@
-"""Learning with SAC and from one return per episode, several runs at once.
+"""Learning with SAC, FlashSAC and from one return per episode, several runs at once.
 
 python benchmarks/returns.py pendulum            on a CPU: minutes a run
 python benchmarks/returns.py mujoco --device cuda --parallel 16     on a GPU: hours of one core each otherwise
+python benchmarks/returns.py flash --device cuda --parallel 6       five runners of Gymnasium, a million steps
 
 Interrupted, the same command goes on where it was. `--table` only reads what there is.
 """
@@ -54,12 +55,28 @@ def _runner(task: str, method: str, seeds: int, *flags: str) -> Case:
     return Case(task, method, f"rrd-mujoco:{task}", (*steps, *flags), seeds)
 
 
+def _published(task: str, method: str, *flags: str) -> Case:
+    """As FlashSAC was measured: 50 deterministic episodes every 100,000 steps, and the last of them counts."""
+    measured = (
+        "--total-steps",
+        "1M",
+        "--eval.every",
+        "100k",
+        "--eval.episodes",
+        "50",
+        "--eval.final-episodes",
+        "0",
+    )
+    return Case(f"{task}-v4", method, f"gym:{task}-v4", (*measured, "--checkpoint.every", "20k", *flags))
+
+
 _SMALL_RRD = ("--reward.no-normalize-returns", "--reward.hidden", "64", "64", "--reward.learning-rate", "1e-3")
 _DENSE = ("--no-episodic-reward", "--reward.method", "none")
 _LATE = ("--reward.method", "none")
 SUITES = {
     "pendulum": [
         _pendulum("SAC, dense reward"),
+        Case("Pendulum-v1", "FlashSAC, dense reward", "gym:Pendulum-v1", ("--algo", "flash-sac")),
         _pendulum("SAC", *_DELAYED),
         _pendulum("RRD", *_DELAYED, "--reward.method", "rrd", "--rrd-sample-size", "32", *_SMALL_RRD),
         _pendulum(
@@ -82,6 +99,11 @@ SUITES = {
         _runner("half-cheetah", "SAC", 1, *_LATE),
         _runner("hopper", "RRD", 1),
         _runner("walker2d", "RRD", 1),
+    ],
+    "flash": [
+        _published(task, method, "--algo", algo, "--precision", "tf32")
+        for method, algo in (("FlashSAC", "flash-sac"), ("SAC", "sac"))
+        for task in ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid")
     ],
 }
 
