@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ludus import ranks
-from ludus.algorithms.on_policy import return_scale, update_data
+from ludus.algorithms import return_scale
+from ludus.algorithms.on_policy import update_data
 from ludus.algorithms.on_policy.collector import Collector
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.ppo.job import PPOJob

@@ -37,7 +37,7 @@ CASES: dict[str, dict[str, Any]] = {
     "sac": {"reward.method": "none"},
     "td3": {"reward.method": "none", "algo": "td3", "replay.train_target": 2},
     "dqn": {"reward.method": "none", "algo": "dqn", "replay.train_target": 5, "replay.polyak": 0.0},
-    "flash": {"reward.method": "none", "algo": "flash-sac", "flash.critic_width": 32},
+    "flash": {"algo": "flash-sac", "flash.critic_width": 32},
     "rrd": {"reward.method": "rrd"},
     "rrd-unbiased": {"reward.method": "rrd-unbiased", "policy.normalize_obs": True},
     "rd": {"reward.method": "rd"},
@@ -47,7 +47,10 @@ CASES: dict[str, dict[str, Any]] = {
 
 def learner_of(case: str, cuda_graphs: bool, device: str) -> ReplayLearner:
     settings = {**SMALL, **CASES[case], "cuda_graphs": cuda_graphs, "device": device}
-    config = apply_overrides(find_preset("rrd-mujoco", str(settings.pop("algo", ""))).config, settings)
+    preset = "rrd-mujoco"
+    if case == "flash":  # which learns no reward
+        preset, settings = "gym:Pendulum-v1", {k: v for k, v in settings.items() if not k.startswith("reward.")}
+    config = apply_overrides(find_preset(preset, str(settings.pop("algo", ""))).config, settings)
     assert isinstance(config, ReplayTrainConfig)
     discrete = case == "dqn"
     action_space: Any = gym.spaces.Discrete(3) if discrete else gym.spaces.Box(-1.0, 1.0, (2,))
