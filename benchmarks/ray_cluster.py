@@ -3,10 +3,11 @@
     python benchmarks/ray_cluster.py [CASE…]
 
 Both nodes are on this machine: they are apart for Ray, and the ranks share memory.
-Needs `pip install 'ludus[ray,sweep]'`.
+Needs Linux and `pip install 'ludus[ray,sweep]'`.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import re
@@ -25,7 +26,7 @@ from typing import Any
 
 import psutil
 
-_MARK = "LUDUS_RAY_BENCHMARK"  # in the environment of every process of the benchmark
+_PR_SET_CHILD_SUBREAPER = 36  # of Linux' prctl
 _PATIENCE_S = 1800.0
 _END_S = 5.0  # in which what a command has started must be gone after it
 _CARTPOLE = (
@@ -40,16 +41,15 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.missed = folder, 0
-        self._mark, self._nodes = secrets.token_hex(8), 0
+        self._nodes: list[subprocess.Popen[bytes]] = []
         for name in ("tmp", "home", "nodes"):
             (folder / name).mkdir()
         self._environment = {
             **os.environ,
-            _MARK: self._mark,
             "HOME": str(folder / "home"),  # where Ray keeps a key
             "TMPDIR": str(folder / "tmp"),
             "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": self._mark * 4,
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "RAY_USAGE_STATS_ENABLED": "0",
         }
 
@@ -76,23 +76,13 @@ class Bench:
         return (self.folder / "log").read_text()
 
     def processes(self) -> list[psutil.Process]:
-        """Of the benchmark, that are alive."""
-        found = []
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if process.environ().get(_MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
+        """That are alive, of all that the benchmark has started; orphans come to it, as to their reaper."""
+        return _alive(psutil.Process().children(recursive=True))
 
     def of_ludus(self) -> list[psutil.Process]:
         """Commands, ranks, seeds and trials, the actors that start them, and clusters of their own."""
-        found = []
-        for process in self.processes():
-            with suppress(psutil.Error):
-                of_cluster = process.environ().get("RAY_TMPDIR") == str(self.folder / "nodes")
-                if not of_cluster or "ludus" in process.cmdline() or "_Starter" in process.name():
-                    found.append(process)
-        return found
+        of_cluster = {process for node in self._nodes if node.poll() is None for process in _tree(node.pid)}
+        return [p for p in self.processes() if p not in of_cluster or _is_ludus(p)]
 
     # Nodes ------------------------------------------------------------------------------------------
     @contextmanager
@@ -114,17 +104,16 @@ class Bench:
             self._add_node(f"--address={self.address}")
 
     def _add_node(self, *words: str) -> None:
-        self._nodes += 1
-        log = self.folder / f"node_{self._nodes}.log"
+        log = self.folder / f"node_{len(self._nodes)}.log"
         command = ["ray.scripts.scripts", "start", "--num-cpus=2", "--block", *words]
-        self._start(command, log, {"RAY_TMPDIR": str(self.folder / "nodes")})
+        self._nodes.append(self._start(command, log, {"RAY_TMPDIR": str(self.folder / "nodes")}))
         _wait(lambda: "Ray runtime started" in log.read_text(), f"a node ({log})")
 
     def raylets(self) -> list[psutil.Process]:
         return [process for process in self.processes() if process.name() == "raylet"]
 
     def lose_second_node(self) -> None:
-        max(self.raylets(), key=lambda raylet: raylet.create_time()).kill()
+        _lose(max(self.raylets(), key=lambda raylet: raylet.create_time()))
 
     def lose_node_of_rank(self, rank: int) -> None:
         """The raylet whose child's child is the rank."""
@@ -132,8 +121,39 @@ class Bench:
             for process in raylet.children(recursive=True):
                 with suppress(psutil.Error, KeyError):
                     if json.loads(process.environ()["LUDUS_RANK"])["rank"] == rank:
-                        return raylet.kill()
+                        return _lose(raylet)
         raise SystemExit(f"Rank {rank} is on no node; {self.folder / 'log'} may say why.")
+
+
+def _lose(raylet: psutil.Process) -> None:
+    """With all of Ray's own on that node; what the actors there have started must end by itself."""
+    for process in [raylet, *raylet.children()]:
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def _alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    found = []
+    for process in processes:
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def _is_ludus(process: psutil.Process) -> bool:
+    try:
+        return "ludus" in process.cmdline() or "_Starter" in process.name()
+    except psutil.Error:  # it has ended since
+        return False
 
 
 def _own_ip() -> str:
@@ -279,6 +299,7 @@ def main() -> None:
     cases = parser.parse_args().cases or list(CASES)
     if unknown := set(cases) - set(CASES):
         parser.error(f"there is no case {', '.join(unknown)}")
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     bench = Bench(Path(tempfile.mkdtemp(prefix="ludus-rc-")))
     with bench.cluster():
         for name in cases:
@@ -290,6 +311,9 @@ def main() -> None:
             print(f"  it took {time.monotonic() - began:.0f} s", flush=True)
     print("the cluster:", flush=True)
     _count_left(bench, bench.processes)
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass  # orphans have ended as its children
     if bench.missed:
         print(f"what was printed: {bench.folder / 'log'}", flush=True)
     else:

@@ -25,6 +25,7 @@ from ludus.cli import run_verb
 from ludus.commands import COMMANDS
 from ludus.config_files import load_shared_config
 from ludus.presets import find_preset
+from ludus.ray_cluster import RayCluster
 from ludus.show.console import Console
 from ludus.sweeping import driving
 from page_blocks import PAGES, ROOT, Block, blocks, commands
@@ -172,6 +173,7 @@ def only_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment, "train_seeds", _stopping(experiment.train_seeds))
     monkeypatch.setattr(driving, "start_sweep", _stopping(driving.start_sweep))
     monkeypatch.setattr(driving, "resume_sweep", _stopping(driving.resume_sweep))
+    monkeypatch.setattr(RayCluster, "__enter__", _stopping(RayCluster.__enter__))
 
 
 def _stopping(command: Callable[..., Any]) -> Callable[..., Any]:
