@@ -332,6 +332,9 @@ def test_a_sweep_is_one_line_with_its_best(copy: Callable[..., Path], tmp_path: 
     assert paths(sweep, sort="name") == sorted(places)
     (sweep / "sweep.json").write_text('{"facts": [')
     assert [run.trials for run in list_runs(tmp_path)] == [2]
+    for place in (*places, "trials"):  # a stranger's: sweeps in sweeps
+        (sweep / place / "sweep.json").write_text("{}")
+    assert [run.trials for run in list_runs(tmp_path)] == [2]
 
 
 # The command --------------------------------------------------------------------------------------

@@ -169,12 +169,14 @@ class Found(NamedTuple):
 
     folder: Path
     runs: list[Path]
+    is_sweep: bool = False
 
 
-def find_runs(folder: Path) -> Iterator[Found]:
+def find_runs(folder: Path, sweeps: bool = True) -> Iterator[Found]:
     """Every run in a folder, alone; those of an experiment or of a sweep together. Links are not followed.
 
-    Of a folder that is a sweep itself every trial is told.
+    Of a folder that is a sweep itself every trial is told. `sweeps`: whether there may be others in it. In a sweep
+    there are none, however a stranger has nested them.
     """
     if not folder.is_dir():
         raise ConfigError(f"There is no folder {folder}. 'ludus train' makes runs, in runs/.")
@@ -188,8 +190,8 @@ def find_runs(folder: Path) -> Iterator[Found]:
         if _is_run(place):
             yield Found(place, [place])
             continue
-        if depth and is_sweep(place):
-            yield Found(place, [run for found in find_runs(place) for run in found.runs])
+        if depth and sweeps and is_sweep(place):
+            yield Found(place, [run for found in find_runs(place, sweeps=False) for run in found.runs], True)
             continue
         inner = _folders_in(place) if depth < _DEEPEST else []
         if seeds := [found for found in inner if _SEED_FOLDER.fullmatch(found.name) and _is_run(found)]:
@@ -215,7 +217,7 @@ def _folders_in(place: Path) -> list[Path]:
 
 # One run ------------------------------------------------------------------------------------------
 def _summary(found: Found) -> RunSummary:
-    if is_sweep(found.folder):
+    if found.is_sweep:
         return _sweep(found.folder)
     runs = [_run_summary(run) for run in found.runs]
     return runs[0] if found.runs == [found.folder] else _experiment(found.folder, runs)
@@ -365,7 +367,7 @@ def _sweep(folder: Path) -> RunSummary:
     plan = read_facts(folder, SWEEP)
     kept = plan.get("facts")
     facts: dict[str, Any] = kept if isinstance(kept, dict) else {}
-    parts = [_summary(found) for found in find_runs(folder)]
+    parts = [_summary(found) for found in find_runs(folder, sweeps=False)]
     trials = [part for part in parts if part.path.parent.name == TRIALS]
     confirmed = [part for part in parts if part not in trials]
     state: State = "running" if is_held(folder) else "finished" if facts.get("finished") is True else "stopped"
