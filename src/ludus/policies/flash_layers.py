@@ -202,7 +202,8 @@ class _Back:
                 gradient.contiguous(), done.residual, scale, done.inverse_rms, first, *self._places(-1, 1)
             )
         unit = done.residual[..., done.asked] * done.inverse_rms
-        self._gathered.append((gradient * unit).sum(-1).flatten())
+        if self._learns:
+            self._gathered.append((gradient * unit).sum(-1).flatten())
         gradient = gradient * scale.view(gradient.shape[0], -1, 1)
         along = (gradient * unit).mean(1, keepdim=True)
         gradient = torch.addcmul(gradient, unit, along, value=-1.0).mul_(done.inverse_rms)
@@ -230,9 +231,10 @@ class _Back:
                 gradient = through_activation("relu", gradient, kept.active)
         of_input, of_scale, of_shift = _batch_norm_backward(
             gradient.reshape(kept.inputs.shape), kept.inputs, scale, *kept.running, kept.mean, kept.inverse_std,
-            batch, _EPS, [True, True, True],
+            batch, _EPS, [True, self._learns, self._learns],
         )  # fmt: skip
-        self._gathered += [of_shift, of_scale]
+        if self._learns:
+            self._gathered += [of_shift, of_scale]
         return of_input.view(gradient.shape)
 
     def _places(self, first: int, count: int) -> list[Tensor]:
@@ -274,10 +276,31 @@ def _normed(
         )
         return out, Normed(x, running, mean, inverse_std, None)
     channels = x.reshape(1, -1, x.shape[-1])
-    out, mean, inverse_std = _batch_norm(channels, scale, shift, *running, batch_statistics, _MOMENTUM, _EPS)
+    out, mean, inverse_std = _batch_normed(channels, scale, shift, *running, batch_statistics)
     out = out.view(x.shape)
     kept = Normed(channels, running, mean, inverse_std, out.relu_() if relu else None)
     return (out if skip is None else skip + out), kept
+
+
+def _batch_normed(
+    x: Tensor, scale: Tensor, shift: Tensor, running_mean: Tensor, running_variance: Tensor, batch_statistics: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A batch norm of [1, channels, rows]: (output, mean, inverse standard deviation)."""
+    if x.is_cuda or not batch_statistics:
+        done: tuple[Tensor, Tensor, Tensor] = _batch_norm(
+            x, scale, shift, running_mean, running_variance, batch_statistics, _MOMENTUM, _EPS
+        )
+        return done
+    # On a CPU torch's own kernel gathers the statistics of this layout number by number, which is slow.
+    rows = x.shape[-1]
+    mean = x.mean(-1, keepdim=True)
+    out = x - mean
+    variance = torch.linalg.vector_norm(out, dim=-1, keepdim=True).square_().div_(rows)
+    running_mean.lerp_(mean.view(-1), _MOMENTUM)
+    running_variance.lerp_(variance.view(-1) * (rows / (rows - 1)), _MOMENTUM)
+    inverse_std = variance.add_(_EPS).rsqrt_()
+    out.mul_(inverse_std * scale.view(1, -1, 1)).add_(shift.view(1, -1, 1))
+    return out, mean.view(-1), inverse_std.view(-1)
 
 
 def _rms_normed(x: Tensor, scale: Tensor, asked: slice) -> tuple[Tensor, Tensor]:
