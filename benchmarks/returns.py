@@ -3,6 +3,7 @@
 python benchmarks/returns.py pendulum            on a CPU: minutes a run
 python benchmarks/returns.py mujoco --device cuda --parallel 16     on a GPU: hours of one core each otherwise
 python benchmarks/returns.py flash --device cuda --parallel 6       five runners of Gymnasium, a million steps
+python benchmarks/returns.py flash-rrd --device cuda --parallel 6   from one return per episode, beside dense
 
 Interrupted, the same command goes on where it was. `--table` only reads what there is.
 """
@@ -67,12 +68,19 @@ def _published(task: str, method: str, *flags: str) -> Case:
         "--eval.final-episodes",
         "0",
     )
-    return Case(f"{task}-v4", method, f"gym:{task}-v4", (*measured, "--checkpoint.every", "20k", *flags))
+    flags = (*measured, "--checkpoint.every", "20k", "--precision", "tf32", *flags)
+    return Case(f"{task}-v4", method, f"gym:{task}-v4", flags)
+
+
+def _published_all(method: str, *flags: str) -> list[Case]:
+    return [_published(task, method, *flags) for task in ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid")]
 
 
 _SMALL_RRD = ("--reward.no-normalize-returns", "--reward.hidden", "64", "64", "--reward.learning-rate", "1e-3")
 _DENSE = ("--no-episodic-reward", "--reward.method", "none")
 _LATE = ("--reward.method", "none")
+_FLASH_RRD = ("--algo", "flash-sac", *_DELAYED, "--reward.no-normalize-returns")  # as the preset rrd-mujoco
+_FLASH = _published_all("FlashSAC", "--algo", "flash-sac")
 SUITES = {
     "pendulum": [
         _pendulum("SAC, dense reward"),
@@ -100,10 +108,11 @@ SUITES = {
         _runner("hopper", "RRD", 1),
         _runner("walker2d", "RRD", 1),
     ],
-    "flash": [
-        _published(task, method, "--algo", algo, "--precision", "tf32")
-        for method, algo in (("FlashSAC", "flash-sac"), ("SAC", "sac"))
-        for task in ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid")
+    "flash": [*_FLASH, *_published_all("SAC", "--algo", "sac")],
+    "flash-rrd": [
+        *_FLASH,
+        *_published_all("FlashSAC RRD", *_FLASH_RRD, "--reward.method", "rrd"),
+        *_published_all("FlashSAC unbiased RRD", *_FLASH_RRD, "--reward.method", "rrd-unbiased"),
     ],
 }
 

@@ -1,6 +1,7 @@
 """FlashSAC: the update against a slow version and against a reference, held noise, the scale of rewards."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,9 @@ from torch import Tensor
 import ludus
 from ludus.algorithms.flash.agent import FlashSAC, make_flash_agent
 from ludus.algorithms.flash.config import FlashConfig, FlashTrainConfig
-from ludus.algorithms.flash.exploration import HeldNoise, RewardFactor
+from ludus.algorithms.flash.exploration import CollectedReturns, HeldNoise
+from ludus.algorithms.flash.job import FlashJob
+from ludus.algorithms.flash.reward_factor import RewardFactor
 from ludus.algorithms.replay.agents import Batch
 from ludus.algorithms.replay.config import ReplayConfig
 from ludus.envs.row_space import RowSpace
@@ -24,7 +27,10 @@ from ludus.policies.factory import make_replay_policy
 from ludus.policies.flash_policy import FlashPolicy
 from ludus.presets import find_preset
 from ludus.show.console import Console
+from ludus.show.jsonl import read_metrics
+from ludus.training.loop import Trainer
 from slow_flash import SlowFlash, SlowNet
+from stopped_runs import StopAfter
 
 REFERENCE = Path(__file__).parents[2] / "shared" / "reference" / "flashsac_update.py"
 needs_reference = pytest.mark.skipif(not REFERENCE.is_file(), reason="the reference of FlashSAC is not here")
@@ -285,17 +291,22 @@ def test_noise_goes_on_where_it_was_held_also_from_a_saved_state() -> None:
     assert torch.equal(torch.cat([first, *rest]), expected)
 
 
+def factor_of(rows: int, gamma: float) -> tuple[RewardFactor, CollectedReturns]:
+    factor = RewardFactor(5.0, torch.device("cpu"))
+    return factor, CollectedReturns(rows, gamma, factor)
+
+
 def test_the_reward_factor_follows_returns_in_the_order_of_collecting() -> None:
     """Two groups of environments; returns end with their episodes; the largest counts a fifth."""
     g, gamma = torch.Generator().manual_seed(0), 0.9
-    factor, returns = RewardFactor(3, gamma, 5.0, torch.device("cpu")), [0.0, 0.0, 0.0]
+    (factor, collected), returns = factor_of(3, gamma), [0.0, 0.0, 0.0]
     seen: list[float] = []
     for t in range(200):
         reward, done = torch.randn(3, generator=g) + 1, torch.rand(3, generator=g) < 0.1
         if t == 150:
             reward[1] = 300.0  # from here on the largest decides
         for lanes in (slice(0, 2), slice(2, 3)):
-            factor.add(reward[lanes], done[lanes], lanes)
+            collected.add(reward[lanes], done[lanes], lanes)
         for i in range(3):
             returns[i] = gamma * returns[i] + float(reward[i])
             seen.append(returns[i])
@@ -303,11 +314,144 @@ def test_the_reward_factor_follows_returns_in_the_order_of_collecting() -> None:
         spread, largest = float(np.sqrt(np.var(seen) + 1e-8)), max(map(abs, seen))
         assert float(factor.value()) == pytest.approx(1 / max(spread, largest / 5), rel=1e-6)
         assert (largest / 5 > spread) or t < 150
-    same = RewardFactor(3, gamma, 5.0, torch.device("cpu"))
+    same, again = factor_of(3, gamma)
     same.load_state(factor.state())
-    for each in (factor, same):
+    again.load_state(collected.state())
+    for each in (collected, again):
         each.add(torch.ones(3), torch.zeros(3, dtype=torch.bool), slice(0, 3))
     assert torch.equal(factor.value(), same.value())
+
+
+# A learned reward -------------------------------------------------------------------------------------
+class Warmed(StopAfter):
+    """Stops before anything is learned, and keeps the job."""
+
+    job: FlashJob
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    def on_start(self, run: Trainer) -> None:
+        assert isinstance(run.job, FlashJob)
+        self.job = run.job
+
+
+TINY: dict[str, Any] = {
+    "policy.hidden": (16, 16),
+    "flash.critic_width": 16,
+    "reward.hidden": (16, 16),
+    "reward.rrd_batch_size": 16,
+    "reward.rrd_sample_size": 8,
+    "replay.batch_size": 16,
+    "replay.gamma": 0.9,
+    "replay.warmup": 300,
+    "replay.train_batches": 1,
+    "loop.total_steps": 500,
+    "loop.iterations": 5,
+    "eval.every": 500,
+    "eval.episodes": 2,
+    "log.report": False,
+    "log.tensorboard": False,
+}
+
+
+def train_paid_once(folder: Path, *callbacks: ludus.Callback, **settings: Any) -> Path:
+    changes = {key.replace("__", "."): value for key, value in settings.items()}
+    overrides = {"episodic_reward": True, "reward.method": "rrd", **TINY, **changes}
+    preset = "vec:replay_envs:make_match"
+    return ludus.train(preset, folder, callbacks, Console("quiet"), algo="flash-sac", overrides=overrides)
+
+
+def job_before_learning(folder: Path, **settings: Any) -> FlashJob:
+    """Its replay holds episodes of 1 to 20 steps."""
+    warmed = Warmed()
+    train_paid_once(folder, warmed, **settings)
+    warmed.job._fit_units()
+    assert warmed.job.store.total_episodes_added > 2
+    return warmed.job
+
+
+def drawn_episodes(job: FlashJob, stream: Tensor) -> list[list[int]]:
+    """The rows of the steps of every episode that is drawn next."""
+    generator = torch.Generator()
+    generator.set_state(stream)
+    drawn = job.store.draw_sequences(1, 10, 1, generator, whole=True)
+    return [rows[: int(length)].tolist() for rows, length in zip(drawn.row[0], drawn.length[0], strict=True)]
+
+
+@pytest.mark.parametrize("method", ["rrd", "ircr"])
+def test_the_scale_of_learned_rewards_is_that_of_finished_episodes_labelled_now(
+    tmp_path: Path, method: str
+) -> None:
+    """Step by step in numpy, every label of the past with what is left of its weight."""
+    job = job_before_learning(tmp_path / "run", reward__method=method)
+    store, reward, known = job.store, job.learner.reward_learner, job.store.returns_and_lengths()[0]
+    seen, weights, largest = np.zeros(0), np.zeros(0), 0.0
+    for _ in range(4):
+        stream = job.learner.generator.get_state()
+        job._scale_learned_rewards()
+        new = []
+        for rows in drawn_episodes(job, stream):
+            discounted = 0.0
+            for row in rows:
+                if reward is None:
+                    total = store.reward[rows].sum()
+                    label = (total - known.min()) / (known.max() - known.min())
+                else:
+                    obs, after = ({"obs": store.obs["obs"][r][None]} for r in (row, row + 1))
+                    label = reward.model.predict(obs, store.action[row][None], after)[0]
+                discounted = 0.9 * discounted + float(label)
+                new.append(discounted)
+        seen, weights = np.append(seen, new), np.append(0.99 * weights, np.ones(len(new)))
+        largest = max(0.99 * largest, np.abs(new).max())
+        variance = np.average((seen - np.average(seen, weights=weights)) ** 2, weights=weights)
+        scale = max(np.sqrt(variance + 1e-8), largest / 5)
+        assert float(job._factor.value()) == pytest.approx(1 / scale, rel=1e-5)
+        if reward is not None:
+            reward.model.head.weight.data *= -7.0  # the reward is learned on
+
+
+def test_every_batch_is_paid_what_the_reward_says_of_it_now_divided_by_the_scale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, told = job_before_learning(tmp_path / "run"), []
+    agent, reward = job._agent, job.learner.reward_learner
+    assert reward is not None
+    reward.model.head.weight.data *= 50.0  # so that it says something of a step
+    model, slow, learn_batch = deepcopy(reward.model), SlowFlash(agent, slice(None)), agent.learn
+
+    def noted(batch: Batch, update: int, measured: bool = True) -> Tensor | None:
+        told.append((batch, learn_batch(batch, update, True)))
+        return told[-1][1]
+
+    monkeypatch.setattr(agent, "learn", noted)
+    job._learn(lambda batch: None)
+    ((batch, measured),), n = told, len(told[0][0].reward)
+    assert not torch.equal(reward.model.head.weight, model.head.weight)  # which has learned on since
+    now = model.predict({"obs": batch.x[:n]}, batch.action, {"obs": batch.x[n:]})
+    torch.testing.assert_close(batch.reward, now)
+    assert float(now.std()) > 0.01
+    tensors: Any = (part.clone() for part in batch[:5])  # outside inference mode
+    expected = slow.update(Batch(*tensors), 0, 0.0, float(job._factor.value()))
+    assert measured is not None
+    assert float(measured[0]) == pytest.approx(float(expected[0]), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"reward__method": "rrd-unbiased"},
+        {"reward__method": "rd"},
+        {"reward__method": "ircr"},
+        {"reward__progress": 1.0, "reward__success": 1.0, "reward__normalize_returns": False},
+    ],
+    ids=["unbiased", "rd", "ircr", "heads"],
+)
+def test_every_way_of_decomposing_returns_learns_along(tmp_path: Path, settings: dict[str, Any]) -> None:
+    rows = read_metrics(train_paid_once(tmp_path / "run", **settings) / "metrics.jsonl")
+    told = next(row for row in rows if "train/reward_scale" in row)
+    assert told["train/skipped_updates"] == 0
+    assert told["train/reward_scale"] > 1e-3
 
 
 # Defaults and refusals --------------------------------------------------------------------------------
@@ -333,7 +477,6 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "activation": ("gym:Pendulum-v1", {"policy.activation": "tanh"}, "activation: FlashSAC has layers of its own"),
     "ranks": ("gym:Pendulum-v1", {"procs": 2}, "--procs 2: --algo flash-sac trains in one process"),
     "data": ("kuka-pick-place", {"data": "x.hdf5"}, "learns in environments.*take --algo sac or td3"),
-    "reward": ("gym:Pendulum-v1", {"reward.method": "rrd"}, "paid by the environment.*take --algo sac"),
     "too wide": ("gym:Pendulum-v1", {"flash.critic_width": 60_000}, "needs .*GB of memory.*--flash.critic-width"),
 }  # fmt: skip
 

@@ -287,6 +287,22 @@ def test_hindsight_is_said(algo: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert "HER: 6 of the 8 transitions" in capsys.readouterr().out
 
 
+def test_one_return_an_episode_leaves_goals_as_they_are_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decomposed = {"reward.method": "rrd", "reward.rrd_batch_size": 8, "reward.rrd_sample_size": 4}
+    settings = (
+        SMALL
+        | BRIEF
+        | decomposed
+        | {"episodic_reward": True, "loop.total_steps": 80, "policy.normalize_obs": False}
+    )
+    ludus.train("gym:goal_envs:Reach", tmp_path / "run", algo="flash-sac", overrides=settings)
+    told = capsys.readouterr().out
+    assert "HER is off with --episodic-reward" in told
+    assert "HER: " not in told
+
+
 # What cannot be ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("env", "changes", "told"),

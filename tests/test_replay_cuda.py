@@ -37,7 +37,8 @@ CASES: dict[str, dict[str, Any]] = {
     "sac": {"reward.method": "none"},
     "td3": {"reward.method": "none", "algo": "td3", "replay.train_target": 2},
     "dqn": {"reward.method": "none", "algo": "dqn", "replay.train_target": 5, "replay.polyak": 0.0},
-    "flash": {"algo": "flash-sac", "flash.critic_width": 32},
+    "flash": {"algo": "flash-sac", "flash.critic_width": 32, "reward.method": "none"},
+    "flash-rrd": {"algo": "flash-sac", "flash.critic_width": 32, "reward.method": "rrd"},
     "rrd": {"reward.method": "rrd"},
     "rrd-unbiased": {"reward.method": "rrd-unbiased", "policy.normalize_obs": True},
     "rd": {"reward.method": "rd"},
@@ -47,10 +48,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def learner_of(case: str, cuda_graphs: bool, device: str) -> ReplayLearner:
     settings = {**SMALL, **CASES[case], "cuda_graphs": cuda_graphs, "device": device}
-    preset = "rrd-mujoco"
-    if case == "flash":  # which learns no reward
-        preset, settings = "gym:Pendulum-v1", {k: v for k, v in settings.items() if not k.startswith("reward.")}
-    config = apply_overrides(find_preset(preset, str(settings.pop("algo", ""))).config, settings)
+    config = apply_overrides(find_preset("rrd-mujoco", str(settings.pop("algo", ""))).config, settings)
     assert isinstance(config, ReplayTrainConfig)
     discrete = case == "dqn"
     action_space: Any = gym.spaces.Discrete(3) if discrete else gym.spaces.Box(-1.0, 1.0, (2,))
@@ -65,7 +63,7 @@ def learner_of(case: str, cuda_graphs: bool, device: str) -> ReplayLearner:
         if discrete:
             action = torch.randint(3, (length, 1), generator=random).float()
         store.add({"obs": obs}, action, reward, terminated=length == 25)
-    make: Any = make_flash_agent if case == "flash" else make_agent
+    make: Any = make_flash_agent if config.algo == "flash-sac" else make_agent
     learner = make_learner(config, make(policy, config, derive_seed(config.seed, 6)), store)
     if learner.reward_learner is not None:
         learner.reward_learner.fit(*store.returns_and_lengths())

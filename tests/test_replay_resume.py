@@ -80,6 +80,7 @@ JOBS: dict[str, tuple[str, str, Settings]] = {
     ),
     "rrd": ("rrd-mujoco:hopper", "", LANES | {"eval.each_cycle": True}),
     "rrd-td3": ("rrd-mujoco:Pendulum-v1", "td3", LANES | {"reward.method": "rrd-unbiased"}),
+    "rrd-flash": ("rrd-mujoco:Pendulum-v1", "flash-sac", LANES | {"flash.critic_width": 16}),
     "ircr": ("rrd-mujoco:Pendulum-v1", "", LANES | {"reward.method": "ircr"}),
     "reward": ("rrd-libero", "", {"data.keys": ("state",)}),
     "offline": ("kuka-pick-place", "td3", {"data.keys": ("state",), "replay.bc": 2.5, "env.max_steps": 20}),
@@ -93,7 +94,7 @@ def train(name: str, folder: Path, *callbacks: ludus.Callback, **changes: Any) -
     data = {"data": os.environ["LUDUS_TEST_DATA"]} if name in RECORDED else {}
     acting: Settings = {"replay.warmup": 100, "replay.steps": 40, "replay.batch_size": 16}
     batches = {} if name == "reward" else acting  # which nobody does there
-    decomposed = REWARD if name in ("rrd", "rrd-td3", "reward") else {}
+    decomposed = REWARD if name in ("rrd", "rrd-td3", "rrd-flash", "reward") else {}
     overrides = SMALL | batches | decomposed | settings | data | changes
     return ludus.train(preset, folder, callbacks, Console("quiet"), algo=algo, overrides=overrides)
 

@@ -31,6 +31,10 @@ class ReturnScale:
         self.moments[1] = mean + delta * n / total.clamp(min=1)
         self.moments[2] = m2 + squares + delta.square() * count * n / total.clamp(min=1)
 
+    def forget(self, part: float) -> None:
+        """This part of what was merged so far."""
+        self.moments[::2] *= 1.0 - part  # count and Σ (x − mean)²; the mean stays
+
     def scale(self, reward: Tensor) -> Tensor:
         return (reward / (self.variance().sqrt() + 1e-8).float()).clamp(-self.clip, self.clip)
 

@@ -43,6 +43,7 @@ class Replay(ABC):
     """Episodes to draw from, finished ones and those that are under way."""
 
     device: torch.device
+    longest: int  # steps of an episode at most
     stacked_frames: int = 1
     obs: dict[str, Tensor]  # by name, each [rows, …]
     action: Tensor  # [rows, …]

@@ -72,6 +72,7 @@ MEANINGS: dict[str, Meaning] = {
     "train/critic_loss": Meaning("SAC, TD3: mean squared error of the critics, in units of reward. FlashSAC: "
                                  "cross-entropy of the bins", "falls, then rises with the values"),
     "train/edge_bins": Meaning("FlashSAC: how likely a return lies in the critics' first or last bin", "near 0"),
+    "train/reward_scale": Meaning("FlashSAC: what rewards are divided by"),
     "train/actor_loss": Meaning("SAC: α log π − min Q; TD3: −min Q", "falls"),
     "train/q_mean": Meaning("mean value of the policy's actions (DQN: of the recorded ones)",
                             "rises towards the discounted return (FlashSAC: scaled); running away is divergence"),

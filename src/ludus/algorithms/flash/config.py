@@ -13,13 +13,11 @@ _OWN_LAYERS = (
     "FlashSAC has layers of its own, which see vectors: with images or a network of your own take --algo sac."
 )
 _ONLINE = "FlashSAC learns in environments: from recorded episodes take --algo sac or td3."
-_PAID = "FlashSAC is paid by the environment: for a learned reward take --algo sac."
 _USELESS = {
     **dict.fromkeys(
         (f"policy.{name}" for name in ("activation", "cnn", "image_features", "network")), _OWN_LAYERS
     ),
     "data": _ONLINE,
-    "reward": _PAID,
 }
 """Settings of others, and sections of them."""
 
@@ -66,8 +64,6 @@ class FlashTrainConfig(ReplayTrainConfig):
         super().check()
         if self.offline:
             raise ConfigError(_ONLINE)
-        if self.reward.method != "none":
-            raise ConfigError(_PAID)
 
     def why_useless(self, setting: str, given: Collection[str]) -> str:
         section = setting.partition(".")[0]

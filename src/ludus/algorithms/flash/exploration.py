@@ -1,13 +1,11 @@
-"""What FlashSAC keeps while it collects: noise that is held for some steps, and the scale of rewards."""
+"""What FlashSAC keeps while it collects: noise that is held for some steps, and the returns of open episodes."""
 
 import torch
 from torch import Tensor
 
-from ludus.algorithms.return_scale import ReturnScale
+from ludus.algorithms.flash.reward_factor import RewardFactor
 from ludus.envs.vec import State, restore_generator
 from ludus.policies.heads import Head
-
-_EPS = 1e-8  # of the variance of returns
 
 
 class HeldNoise:
@@ -47,34 +45,25 @@ class HeldNoise:
         restore_generator(self._lengths, state["lengths"])
 
 
-class RewardFactor:
-    """What rewards are multiplied by, so that discounted returns spread by 1 and stay within the critics' bins.
+class CollectedReturns:
+    """Tells a factor of the discounted return of every environment, in the order of collecting.
 
-    It follows the returns of every environment in the order of collecting. A return ends with its episode; in the
-    published code the last reward counts alone, and leaks into the next episode.
+    A return ends with its episode; in the published code the last reward counts alone, and leaks into the next
+    episode.
     """
 
-    def __init__(self, rows: int, gamma: float, highest: float, device: torch.device) -> None:
-        self._gamma, self._highest_value = gamma, highest
-        self._scale = ReturnScale(device)
-        self._returns = torch.zeros(rows, dtype=torch.float64, device=device)  # of the episodes so far
-        self._largest = torch.zeros((), dtype=torch.float64, device=device)  # of all |returns|
+    def __init__(self, rows: int, gamma: float, factor: RewardFactor) -> None:
+        self._gamma, self._factor = gamma, factor
+        self._returns = torch.zeros(rows, dtype=torch.float64, device=factor.device)  # of the episodes so far
 
     def add(self, reward: Tensor, done: Tensor, lanes: slice) -> None:
         """A step of the environments of these lanes."""
         returns = self._returns[lanes].mul_(self._gamma).add_(reward)
-        self._scale.update(returns, None)
-        torch.maximum(self._largest, returns.abs().amax(), out=self._largest)
+        self._factor.add(returns)
         returns.masked_fill_(done, 0.0)
 
-    def value(self) -> Tensor:
-        spread = (self._scale.variance() + _EPS).sqrt()
-        return torch.maximum(spread, self._largest / self._highest_value).reciprocal()
-
     def state(self) -> State:
-        return {"scale": self._scale.state(), "returns": self._returns.clone(), "largest": self._largest.clone()}
+        return {"returns": self._returns.clone()}
 
     def load_state(self, state: State) -> None:
-        self._scale.load_state(state["scale"])
         self._returns.copy_(state["returns"])
-        self._largest.copy_(state["largest"])

@@ -6,20 +6,26 @@ from torch import Tensor
 
 from ludus.algorithms.flash.agent import FlashSAC, critic_bytes, make_flash_agent
 from ludus.algorithms.flash.config import FlashTrainConfig
-from ludus.algorithms.flash.exploration import HeldNoise, RewardFactor
+from ludus.algorithms.flash.exploration import CollectedReturns, HeldNoise
+from ludus.algorithms.flash.reward_factor import RewardFactor, discounted_returns
 from ludus.algorithms.replay.agents import Agent
 from ludus.algorithms.replay.collector import ReplayCollector
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.online import OffPolicyJob
-from ludus.envs.vec import VecEnv, derive_seed
+from ludus.envs.vec import State, VecEnv, derive_seed
 from ludus.policies.flash_policy import FlashPolicy
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.job import Show
 from ludus.training.ram import refuse_what_cannot_fit
 
+# The scale of a learned reward.
+_LABEL_EVERY = 100  # updates
+_EPISODES, _STEPS = 10, 10_000  # that are labelled: so many episodes, or fewer where they are long
+_FORGOTTEN = 0.01  # of what earlier labels told: half after 69 times
+
 
 class FlashJob(OffPolicyJob):
-    """As SAC's; but noise is held, and rewards are scaled by the returns that were collected."""
+    """As SAC's; but noise is held, and rewards are scaled by the returns of what was paid or learned."""
 
     config: FlashTrainConfig
     _agent: FlashSAC
@@ -38,18 +44,56 @@ class FlashJob(OffPolicyJob):
     def _make_collector(self, envs: list[VecEnv], policy: ReplayPolicy) -> ReplayCollector:
         config, rows = self.config, sum(env.num_rows for env in envs)
         noise = HeldNoise(policy.head, config.flash.longest_noise, derive_seed(config.seed, 11))
-        self._factor = RewardFactor(rows, config.replay.gamma, config.flash.highest_value, envs[0].device)
-        return ReplayCollector(envs, policy, self.store, config.seed, noise, self._factor, config.cuda_graphs)
+        self._is_paid = config.reward.method == "none"  # else a learned reward is the agent's
+        self._factor = RewardFactor(config.flash.highest_value, envs[0].device if self._is_paid else self.device)
+        returns = CollectedReturns(rows, config.replay.gamma, self._factor) if self._is_paid else None
+        return ReplayCollector(envs, policy, self.store, config.seed, noise, returns, config.cuda_graphs)
 
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
         self._progress = progress
         return super().iteration(number, progress, show)
 
     def _learn(self, on_batch: Callable[[int], None]) -> dict[str, Tensor]:
+        batches = self.config.replay.train_batches
+        if not self._is_paid and self.learner.updates % _LABEL_EVERY < batches:
+            self._fit_units()
+            self._scale_learned_rewards()
         self._agent.reward_factor.copy_(self._factor.value(), non_blocking=True)
         return super()._learn(on_batch)
+
+    def _scale_learned_rewards(self) -> None:
+        """By what the reward says now of some finished episodes. Nothing here waits for the device."""
+        count = max(1, min(_EPISODES, _STEPS // self.store.longest))
+        reward, inside = self.learner.label_episodes(count)
+        self._factor.forget(_FORGOTTEN)
+        self._factor.add(discounted_returns(reward, self.config.replay.gamma) * inside, inside)
 
     def cycle_metrics(self) -> dict[str, float]:
         metrics = super().cycle_metrics()
         left = self._agent.rate_left(self._progress)  # of the critics' rate
-        return metrics | {"train/learning_rate": metrics["train/learning_rate"] * left}
+        own = {"train/learning_rate": metrics["train/learning_rate"] * left}
+        if self.learner.updates:
+            own["train/reward_scale"] = 1.0 / float(self._agent.reward_factor)
+        return metrics | own
+
+    # State ----------------------------------------------------------------------------------------
+    @property
+    def _kept_as(self) -> str:
+        """Learned rewards may have other units than those that are paid."""
+        return "collected_returns" if self._is_paid else "learned_returns"
+
+    def learned_beside(self) -> dict[str, tuple[str, Tensor]]:
+        """The critics think in units of these returns."""
+        spread = (f"{self._kept_as}/scale/moments", self._factor.scale.moments)
+        largest = (f"{self._kept_as}/largest", self._factor.largest)
+        return super().learned_beside() | {"the spread of returns": spread, "the largest return": largest}
+
+    def state(self, whole: bool) -> State:
+        return super().state(whole) | {self._kept_as: self._factor.state()}
+
+    def load_state(self, state: State, iteration: int) -> bool:
+        collector = state["collector"] or {}
+        saved = state.get(self._kept_as) or collector.get("follower")  # where older checkpoints kept it
+        if saved is not None:
+            self._factor.load_state(saved)
+        return super().load_state(state, iteration)

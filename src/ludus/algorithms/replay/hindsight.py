@@ -108,9 +108,12 @@ def make_hindsight(config: ReplayTrainConfig, env: VecEnv) -> Hindsight | None:
 
 
 def hindsight_warnings(config: ReplayTrainConfig, env: VecEnv) -> tuple[str, ...]:
-    """What a user of an environment should know that observes goals, and cannot judge others."""
-    if config.replay.her == 0 or config.why_no_hindsight or goal_parts(env.obs_space) is None:
+    """What a user of an environment should know that observes goals, where no other goals are judged."""
+    if config.replay.her == 0 or goal_parts(env.obs_space) is None:
         return ()
+    if why := config.why_no_hindsight:
+        alike = "While chance reaches no goal, returns are equal and teach nothing. --replay.her 0 says so, too."
+        return (f"{env.name} observes goals, but HER is off with {why}. {alike}",)
     if goals_of(env) is not None:
         return ()
     return (f"{env.name} observes goals, but has {_missing(env)}: HER is off. --replay.her 0 says so, too.",)

@@ -68,11 +68,14 @@ class ReplayJob(StoreJob):
         return make_agent(policy, config, derive_seed(config.seed, 6))
 
     def _learn(self, on_batch: Callable[[int], None]) -> dict[str, Tensor]:
+        self._fit_units()
+        return super()._learn(on_batch)
+
+    def _fit_units(self) -> None:
         reward = self.learner.reward_learner
         if reward is not None and not self._fitted:
             reward.fit(*self._returns_and_lengths())
             self._fitted = True
-        return super()._learn(on_batch)
 
     def _returns_and_lengths(self) -> tuple[Tensor, Tensor]:
         """Of the finished episodes of all ranks, whose reward networks have the same units."""
@@ -124,14 +127,12 @@ class ReplayJob(StoreJob):
 
     def _reward_metrics(self) -> dict[str, float]:
         """The learned reward against the true one, where a wrapper hides that from the learner."""
-        store, reward = self.store, self.learner.reward_learner
-        if store.hidden_reward is None or reward is None or not store.steps:
+        store = self.store
+        if store.hidden_reward is None or self.learner.reward_learner is None or not store.steps:
             return {}
         drawn = store.draw_transitions(1, _MEASURED, self.learner.generator)
-        row, next_row = drawn.row[0], drawn.next_row[0]
-        before, after = ({"obs": store.obs["obs"].index_select(0, r)} for r in (row, next_row))
-        label = reward.label(before, store.action.index_select(0, row), after)
-        return {"reward/correlation": correlation(label.cpu(), store.hidden_reward.index_select(0, row).cpu())}
+        label, truth = self.learner.label(drawn.row[0], drawn.next_row[0]), store.hidden_reward[drawn.row[0]]
+        return {"reward/correlation": correlation(label.cpu(), truth.cpu())}
 
     def close(self) -> None:
         self._evaluator.close()

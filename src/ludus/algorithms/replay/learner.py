@@ -107,6 +107,26 @@ class ReplayLearner(Batches):
         best = store.draw_best(batches, n // 2, self.generator, _BEST_EPISODES, *ahead)
         return TransitionDraw(*(torch.cat(parts, 1) for parts in zip(some, best, strict=True)))
 
+    # Labels -------------------------------------------------------------------------------------
+    def label_episodes(self, count: int) -> tuple[Tensor, Tensor]:
+        """([count, longest] what every step of some finished episodes is worth now, which steps there are).
+
+        Episodes are drawn in proportion to their length. Behind their ends rewards are 0.
+        """
+        drawn = self.store.draw_sequences(1, count, 1, self.generator, whole=True)
+        row, inside = drawn.row[0], drawn.weight[0] > 0
+        if self.reward_learner is None:
+            reward = ircr_reward(drawn.episode_return[0], *self._range_of_returns())[:, None]
+        else:
+            reward = self.label(row.flatten(), row.flatten() + 1).view(row.shape)
+        return reward * inside, inside
+
+    def label(self, row: Tensor, next_row: Tensor) -> Tensor:
+        """[n] what the reward network says now of transitions between rows of the store."""
+        assert self.reward_learner is not None
+        before, after = ({"obs": self.store.obs["obs"].index_select(0, rows)} for rows in (row, next_row))
+        return self.reward_learner.label(before, self.store.action.index_select(0, row), after)
+
     # One gradient step --------------------------------------------------------------------------
     def _kind_of(self, update: int) -> tuple[bool, ...]:
         return self._is_measured(update), *self.agent.kind_of(update)

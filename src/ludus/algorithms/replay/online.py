@@ -105,7 +105,7 @@ class OffPolicyJob(ReplayJob):
         Every rank draws from its own episodes, so each needs one.
         """
         reward = self.config.reward
-        if reward.method == "none":
+        if reward.method == "none" or (ranks.is_alone() and self.learner.updates > 0):  # counting may wait
             return True
         wanted = _EPISODES_FOR_UNITS if reward.learned and reward.normalize_returns else 1
         episodes = ranks.gather_plain(self.store.total_episodes_added)
