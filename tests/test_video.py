@@ -1,5 +1,10 @@
 """`ludus video`: a film of a run's policy."""
 
+import contextlib
+import itertools
+import mmap
+import os
+import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -27,9 +32,13 @@ def frames_of(path: Path) -> list[np.ndarray]:
 
     if path.suffix == ".gif":
         return [np.asarray(frame.convert("RGB")) for frame in ImageSequence.Iterator(Image.open(path))]
-    reader = pytest.importorskip("imageio_ffmpeg").read_frames(str(path))
-    width, height = next(reader)["size"]
-    return [np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in reader]
+    ffmpeg = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
+    folder = path.with_suffix(".frames")
+    folder.mkdir()
+    subprocess.run(
+        [ffmpeg, "-v", "error", "-i", path, "-fps_mode", "passthrough", folder / "%04d.png"], check=True
+    )
+    return [np.asarray(Image.open(picture)) for picture in sorted(folder.iterdir())]
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +82,38 @@ def test_failures_of_the_kuka_are_filmed_as_an_mp4(kuka: Path, tmp_path: Path) -
     assert len(frames) == 20 + 12  # every step at 20 Hz, and 0.6 s to look at the end
     assert np.std(frames[0]) > 5
     assert not np.array_equal(frames[0], frames[19])
+
+
+def _can_be_copied() -> bool:
+    try:
+        subprocess.run(["true"], preexec_fn=os.setpgrp, check=True)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what a system lets a process map is Linux'")
+def test_a_film_is_written_beside_a_replay_larger_than_the_memory(tmp_path: Path) -> None:
+    """The system refuses to copy a process with more mapped than there is memory."""
+    pytest.importorskip("imageio_ffmpeg")
+    size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 6 // 10
+    replay = [mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(2)]
+    with contextlib.ExitStack() as stack:
+        for part in replay:
+            stack.enter_context(part)
+        if _can_be_copied():
+            pytest.skip("this system copies a process of any size")
+        pictures = [np.full((32, 48, 3), shade, np.uint8) for shade in range(0, 250, 50)]
+        write_video(tmp_path / "film.mp4", [Clip(pictures, "")], 10)
+    frames = frames_of(tmp_path / "film.mp4")
+    assert [round(float(frame.mean()), -1) for frame in frames] == [0, 50, 100, 150, 200] + [200] * 6
+
+
+def test_what_ffmpeg_says_is_one_sentence(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg")
+    pictures = itertools.repeat(np.zeros((64, 64, 3), np.uint8), 2000)  # more than a pipe holds
+    with pytest.raises(LudusError, match=r"Cannot write .*film\.mp4: ffmpeg says: .*No such file"):
+        write_video(tmp_path / "missing" / "film.mp4", [Clip(pictures, "")], 10)
 
 
 def test_what_cannot_be_filmed_is_one_sentence(kuka: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import subprocess
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -138,20 +139,36 @@ def _title(shape: tuple[int, ...], caption: str) -> np.ndarray:
 
 
 def _write_mp4(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
+    """By a process of our own: imageio's copies this one first, which the system refuses beside a large replay."""
+    first = next(frames)
+    ffmpeg = subprocess.Popen(
+        _ffmpeg_command(path, first.shape, fps),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        process_group=0,  # a Ctrl-C in the terminal reaches this process alone
+    )
+    assert ffmpeg.stdin is not None
+    try:
+        for frame in itertools.chain([first], frames):
+            ffmpeg.stdin.write(frame.data)
+    except BrokenPipeError:
+        pass  # ffmpeg has ended: it says why
+    except BaseException:
+        ffmpeg.kill()
+        raise
+    finally:
+        said = ffmpeg.communicate()[1].decode(errors="replace").strip()
+    if ffmpeg.returncode:
+        raise OSError(f"ffmpeg says: {plain_text(said, 200)}")
+
+
+def _ffmpeg_command(path: Path, shape: tuple[int, ...], fps: float) -> list[str]:
     import imageio_ffmpeg
 
-    first = next(frames)
-    size = first.shape[1], first.shape[0]
-    writer = imageio_ffmpeg.write_frames(
-        str(path), size, fps=fps, codec="libx264", macro_block_size=2, output_params=["-f", "mp4"]
-    )
-    writer.send(None)
-    try:
-        writer.send(first.tobytes())
-        for frame in frames:
-            writer.send(frame.tobytes())
-    finally:
-        writer.close()
+    raw = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{shape[1]}x{shape[0]}", "-r", f"{fps:.2f}", "-i", "-"]
+    coded = ["-an", "-c:v", "libx264", "-pix_fmt", "yuv420p", "-crf", "25", "-f", "mp4"]
+    return [imageio_ffmpeg.get_ffmpeg_exe(), "-y", *raw, *coded, "-v", "error", str(path)]
 
 
 def _write_gif(path: Path, frames: Iterator[np.ndarray], fps: float) -> None:
