@@ -15,6 +15,7 @@ import pytest
 
 TESTS = Path(__file__).parent
 SOURCE = TESTS.parent / "src"
+MISSING = pytest.StashKey[list[str]]()  # what slow.txt names and is not there
 
 # Before torch is imported, and for every process that a test starts. One thread: the tests share the cores, and
 # threads that wait for a busy core make small networks ten times slower.
@@ -58,12 +59,16 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> Recordings:
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is slow
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What slow.txt names is slow, single cases of a test included. Tests of ranks come first."""
-    named = set((TESTS / "slow.txt").read_text().splitlines())
-    for item in items:
-        if item.nodeid.removeprefix("tests/") in named:
-            item.add_marker(pytest.mark.slow)
+    lines = (TESTS / "slow.txt").read_text().splitlines()
+    slow = {line for line in lines if not line.startswith("#")}
+    collected = {item.nodeid.removeprefix("tests/"): item for item in items}
+    for name in slow & collected.keys():
+        collected[name].add_marker(pytest.mark.slow)
+    files = {name.partition("::")[0] for name in collected}
+    chosen = any("::" in argument for argument in config.args)  # single tests: others are not missing
+    config.stash[MISSING] = [] if chosen else [n for n in slow - collected.keys() if n.partition("::")[0] in files]
     # They fork. A process that ran a thousand tests may be too large for that, or has threads that a fork lacks.
     items.sort(key=lambda item: not item.path.name.startswith(("test_rank", "test_launch")))
 

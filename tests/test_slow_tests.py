@@ -1,13 +1,10 @@
 """The list of slow tests names tests that exist: one that was renamed would be run, or left out, unnoticed."""
 
-from pathlib import Path
+import pytest
 
-TESTS = Path(__file__).parent
+from conftest import MISSING
 
 
-def test_every_slow_test_exists() -> None:
-    lines = (TESTS / "slow.txt").read_text().splitlines()
-    named = [line.partition("[")[0].split("::") for line in lines if not line.startswith("#")]
-    assert named
-    missing = [f"{file}::{name}" for file, name in named if f"def {name}(" not in (TESTS / file).read_text()]
-    assert missing == []
+def test_every_slow_test_exists(request: pytest.FixtureRequest) -> None:
+    """Each case of each test, in the files that were collected."""
+    assert request.config.stash[MISSING] == []
