@@ -33,9 +33,10 @@ import torch
 import keeping
 from ludus import ranks
 from ludus.children import start_process
+from ludus.new_runs import create_run
 from ludus.presets import find_preset
 from ludus.provenance import facts_of
-from ludus.runs import create_run, whole_config
+from ludus.runs import whole_config
 from ludus.saved_run import load
 from ludus.show.jsonl import read_metrics
 from ludus.training.checkpoint import checkpoints_in, load_training, save_checkpoint

@@ -11,7 +11,8 @@ import torch
 
 import ludus
 from ludus.errors import CheckpointError, ConfigError
-from ludus.runs import evaluate_run, write_run_report
+from ludus.run_pages import write_run_report
+from ludus.runs import evaluate_run
 from ludus.saved_run import run_folder
 from ludus.show.console import Console
 from ludus.training.address import Address, find_checkpoint, read_address

@@ -56,20 +56,25 @@ MAP = {
     "training.run_folder",
     "filming": "config envs errors measuring policies saved_run show training viewing",
     "motion_viewing": "envs errors show",
-    "runs": "algorithms.registry children config config_files envs errors files launchers measuring policies "
-    "presets provenance ranks rewards saved_run settings show stages training trust viewing",
+    "new_runs": "config config_files errors files training trust",
+    "run_pages": "envs errors measuring policies rewards saved_run show training trust viewing",
+    "run_end": "algorithms.registry config envs errors files measuring new_runs run_pages saved_run show training",
+    "runs": "algorithms.registry children config envs errors files launchers measuring new_runs presets "
+    "provenance ranks run_end saved_run settings show stages training trust",
     "placing": "children envs errors",
     "ray_processes": "children errors ranks training",
     "ray_cluster": "children errors ranks ray_processes saved_run training",
-    "seed_processes": "errors files placing ranks runs show training",
-    "experiment": "config envs errors files placing provenance ranges runs saved_run seed_processes show "
-    "stages training",
-    "sweeping": "comparing config envs errors experiment files placing presets provenance ranges "
-    "runs saved_run seed_processes setting_names settings show stages training trust",
-    "run": "config envs errors experiment export filming policies ranges rewards runs saved_run show training",
+    "seed_processes": "errors files placing ranks run_end show training",
+    "experiment": "config envs errors files new_runs placing provenance ranges run_end runs saved_run "
+    "seed_processes show stages training",
+    "sweeping": "comparing config envs errors experiment files new_runs placing presets provenance ranges "
+    "run_end runs saved_run seed_processes setting_names settings show stages training trust",
+    "run": "config envs errors experiment export filming policies ranges rewards run_pages runs saved_run "
+    "show training",
     "commands": "algorithms.registry algorithms.summaries comparing config config_files data declared envs errors "
     "experiment export files filming launchers listing measuring motion_viewing presets ranges ranks "
-    "ray_cluster recording rewards runs saved_run scaffold setting_names settings show stages sweeping "
+    "ray_cluster recording rewards run_end run_pages runs saved_run scaffold setting_names settings "
+    "show stages sweeping "
     "training.run_facts training.run_folder training.standing trust",
     "cli": "children commands errors version",  # of the verbs their names: it imports the file of the one in use
     "__main__": "cli",

@@ -174,11 +174,10 @@ def test_debug_may_be_asked_for_in_the_environment(monkeypatch: pytest.MonkeyPat
 
 def test_a_fault_of_ludus_own_keeps_its_stack_trace() -> None:
     program = (
-        "import sys, ludus.runs, ludus.cli\n"
-        "ludus.runs.evaluate = None\n"  # as a bug would
+        "import sys, ludus.run_pages, ludus.cli\n"
         "def broken(run, *more): raise RuntimeError('a bug')\n"
-        "broken.__code__ = broken.__code__.replace(co_filename=ludus.runs.__file__)\n"
-        "ludus.runs.write_run_report = broken\n"
+        "broken.__code__ = broken.__code__.replace(co_filename=ludus.run_pages.__file__)\n"
+        "ludus.run_pages.write_run_report = broken\n"
         "sys.argv = ['ludus', 'report', 'x']; ludus.cli.main()"
     )
     done = run(python_command(program))

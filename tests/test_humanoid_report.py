@@ -30,7 +30,7 @@ from ludus.envs.showing import drawable_env
 from ludus.errors import CheckpointError, ConfigError
 from ludus.policies.config import PolicyConfig
 from ludus.policies.factory import make_actor_critic
-from ludus.runs import play_run, write_run_report
+from ludus.run_pages import play_run, write_run_report
 from ludus.show import playback as replay
 from ludus.show import text
 from ludus.show.console import Console

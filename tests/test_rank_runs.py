@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 import ludus
-from ludus import ranks, runs
+from ludus import new_runs, ranks, runs
 from ludus.algorithms.on_policy.config import adapted
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.ppo.config import PPOTrainConfig
@@ -78,7 +78,7 @@ def make_run(folder: Path, **changes: Any) -> Path:
 def create_run(folder: Path, preset: str, algo: str, settings: Settings) -> Path:
     config = apply_overrides(find_preset(preset, algo).config, settings)
     folder.mkdir()
-    runs.create_run(folder, config, facts_of(preset, config))
+    new_runs.create_run(folder, config, facts_of(preset, config))
     return folder
 
 

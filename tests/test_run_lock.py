@@ -16,7 +16,8 @@ import pytest
 import ludus
 import warm_python
 from ludus.errors import CheckpointError, ConfigError
-from ludus.runs import evaluate_run, write_run_report
+from ludus.run_pages import write_run_report
+from ludus.runs import evaluate_run
 from ludus.show.console import Console
 from ludus.show.jsonl import read_metrics
 from ludus.training import run_lock as module

@@ -15,8 +15,8 @@ from rich.console import Console
 
 import ludus
 from ludus.errors import ConfigError, LudusError
+from ludus.new_runs import write_config
 from ludus.presets import find_preset
-from ludus.runs import write_config
 from ludus.seed_processes import Pool
 from ludus.show.comparison import ComparedRun, Curve, Group, Numbers
 from ludus.show.statistics import difference

@@ -22,7 +22,8 @@ import ludus
 from ludus import cli, trust
 from ludus.errors import CheckpointError, ConfigError, LudusError, TrustError
 from ludus.files import read_json
-from ludus.runs import evaluate_run, write_run_report
+from ludus.run_pages import write_run_report
+from ludus.runs import evaluate_run
 from ludus.show.console import Console
 from ludus.training.checkpoint import load_policy
 

@@ -22,10 +22,12 @@ from ludus.envs.given import about_given
 from ludus.envs.importing import told_name
 from ludus.errors import ConfigError, LudusError
 from ludus.files import read_json, temporary_beside, write_whole
+from ludus.new_runs import create_run, new_folder, refuse_taken
 from ludus.placing import Here, Placer
 from ludus.provenance import differences, facts_of
 from ludus.ranges import LARGEST_SEED
-from ludus.runs import create_run, is_finished, new_folder, reached_its_end, refuse_taken, whole_config
+from ludus.run_end import is_finished, reached_its_end
+from ludus.runs import whole_config
 from ludus.saved_run import run_folder, trusted_config
 from ludus.seed_processes import Pool, Seed
 from ludus.show.results import Measurement, read_measurements

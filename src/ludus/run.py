@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from ludus import runs
+from ludus import run_pages, runs
 from ludus.config import TrainConfig
 from ludus.envs.config import name_in
 from ludus.envs.given import give_again, name_of_env
@@ -277,11 +277,11 @@ class Run(_Path):
 
         Of a run that was opened as "runs/cartpole@final" the page is report@final.html.
         """
-        return runs.write_run_report(self, self._trust)
+        return run_pages.write_run_report(self, self._trust)
 
     def play(self, which: str | int = "", port: int = 8080, seconds: float | None = None) -> None:
         """Watch a policy live in the browser, until Ctrl-C or for so many `seconds`."""
-        runs.play_run(self._at(which), port, seconds, trust=self._trust)
+        run_pages.play_run(self._at(which), port, seconds, trust=self._trust)
 
     def video(
         self,

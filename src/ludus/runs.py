@@ -3,77 +3,59 @@
 import hashlib
 import importlib.util
 import io
-import itertools
 import json
 import os
-import shlex
-import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import yaml
+from typing import Any
 
 from ludus import ranks
 from ludus.algorithms.registry import Algorithm, address_of_algorithm, find_algorithm
 from ludus.children import end_with
 from ludus.config import TrainConfig, to_dict
-from ludus.config_files import PlainDumper
 from ludus.envs import display_of, make_vec_env
 from ludus.envs.given import about_given
 from ludus.envs.importing import refuse_while_importing, told_name
-from ludus.envs.showing import make_shown_env, scene_of
 from ludus.envs.vec import VecEnv
-from ludus.errors import ConfigError, LudusError, plain_text, tell_exception
-from ludus.files import is_temporary, persistently, write_whole
+from ludus.errors import ConfigError, LudusError
+from ludus.files import is_temporary
 from ludus.launchers import Launch, find_launch, has_agent
-from ludus.measuring import Measured, cast_of, final_episodes, measure_run
-from ludus.policies.fit import refuse_misfit
+from ludus.measuring import measure_run
+from ludus.new_runs import command_for, create_run, new_folder, refuse_taken
 from ludus.presets import find_preset
 from ludus.provenance import facts_of, resumed
-from ludus.saved_run import holds_policy, load, load_from, run_config, trusted_config
+from ludus.run_end import End, finish, has_its_end, is_finished, measure_at_end, metrics_of
+from ludus.saved_run import trusted_config
 from ludus.settings import apply_overrides, with_procs
 from ludus.show.console import Console
-from ludus.show.episode_table import ranked_kinds
-from ludus.show.jsonl import JsonlSink, read_metrics, truncate_to
-from ludus.show.playback import Page
-from ludus.show.result_text import result_lines
-from ludus.show.results import forget_later, headline, read_measurements
-from ludus.show.reward_page import RewardTrace
+from ludus.show.jsonl import JsonlSink, truncate_to
+from ludus.show.results import forget_later
 from ludus.show.sinks import MetricSink, Tee
-from ludus.show.text import duration
 from ludus.stages import stages_with_whole_paths
-from ludus.training.address import Address, find_checkpoint, read_address, told_checkpoint
+from ludus.training.address import Address, find_checkpoint, read_address
 from ludus.training.callbacks import Callback
 from ludus.training.checkpoint import checkpoints_in, clear_leftovers, set_aside_newer, step_of
 from ludus.training.elastic import again_while_lost
 from ludus.training.evaluator import Evaluation
 from ludus.training.going_back import aside_runs, set_aside_later
-from ludus.training.interrupt import Interrupt
 from ludus.training.local_ranks import Place, run_ranks
 from ludus.training.loop import Trainer
-from ludus.training.run_facts import FACTS, Labels, change_facts, labels_in, put_facts, read_facts
+from ludus.training.run_facts import FACTS, Labels, change_facts, labels_in, read_facts
 from ludus.training.run_folder import (
     CHECKPOINTS,
     CONFIG,
     FINAL,
     RESULTS,
     STANDING,
-    is_sweep,
-    point,
-    pointed_by,
-    taken_names,
 )
 from ludus.training.run_lock import run_lock
 from ludus.training.starting import pinned_address
-from ludus.trust import MARK, is_mark, mark_as_ours, require_trust
+from ludus.trust import MARK
 
-_LONGEST_LABELS = 300  # characters of a name, tags and a note at the end of a training
 _TASK = "LUDUS_TASK"  # the variable of the environment that tells a rank what to do with the run it is given
 
 
@@ -116,8 +98,8 @@ def train(
             create_run(folder, config, facts)
             screen.plan(f"{told} → {folder}", [*_about(trainer), *started, *about_given(config.env)])
             trainer.run()
-            end = _measure_at_end(trainer)
-        _finish(trainer, end)
+            end = measure_at_end(trainer)
+        finish(trainer, end)
     return folder
 
 
@@ -199,17 +181,17 @@ def _go_on(
             trainer.begin()
         else:
             trainer.restore(checkpoint, partial(_set_aside, address, screen))
-        if trainer.complete and _is_finished(folder, config, checkpoint):
+        if trainer.complete and has_its_end(folder, config, checkpoint):
             raise ConfigError(
                 f"{folder} is already trained to its {trainer.plan.total_steps:,} {trainer.plan.unit}; "
-                f"give it more with: {_command('resume', folder)} --total-steps {2 * trainer.plan.total_steps}"
+                f"give it more with: {command_for('resume', folder)} --total-steps {2 * trainer.plan.total_steps}"
             )
         if trainer.stopped_as_asked and not trainer.complete:
             raise ConfigError(
                 f"{folder} is at step {trainer.step:,} already. Choose a later --stop-at, or go on to its end "
-                f"with: {_command('resume', folder)}"
+                f"with: {command_for('resume', folder)}"
             )
-        screen.remember(_metrics_of(folder)[: trainer.counters.metric_rows])
+        screen.remember(metrics_of(folder)[: trainer.counters.metric_rows])
         if checkpoint is None and (ranks.size() > 1 or not (folder / CONFIG).exists()):
             screen.plan(f"{told_name(str(facts.get('preset', '')))} → {folder}", _about(trainer))
         else:
@@ -223,9 +205,9 @@ def _go_on(
                 (folder / FINAL).unlink(missing_ok=True)  # what it points to is no longer the end
             trainer.run()
         ranks.leave()
-        end = _measure_at_end(trainer) if writes else _End()
+        end = measure_at_end(trainer) if writes else End()
     if writes:
-        _finish(trainer, end)
+        finish(trainer, end)
 
 
 # Several processes --------------------------------------------------------------------------------
@@ -296,7 +278,7 @@ def _start_ranks(
     except LudusError as error:
         if not checkpoints_in(folder / CHECKPOINTS):
             raise
-        raise LudusError(f"{error} Go on with: {_command('resume', folder)}") from error
+        raise LudusError(f"{error} Go on with: {command_for('resume', folder)}") from error
 
 
 def _going_back_once(address: Address) -> Callable[[], Address]:
@@ -409,36 +391,6 @@ def _place(trainer: Trainer) -> str:
     return f"step {done} of {total}" if unit == "steps" else f"{done} of {total} {unit}"
 
 
-def reached_its_end(folder: Path, stop_at: int = 0) -> bool:
-    """Whether a run is trained, to its end or to the step where it was to stop."""
-    return stopped_as_asked(folder, stop_at) or pointed_by(folder / FINAL) is not None
-
-
-def stopped_as_asked(folder: Path, stop_at: int) -> bool:
-    """Whether a run has come to the step where it was to stop; never where it was not to."""
-    made = checkpoints_in(folder / CHECKPOINTS)
-    return stop_at > 0 and bool(made) and step_of(made[-1]) >= stop_at
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether a run is trained to its end, measured and reported."""
-    made = checkpoints_in(folder / CHECKPOINTS)
-    return bool(made) and _is_finished(folder, run_config(folder), made[-1])
-
-
-def _is_finished(folder: Path, config: TrainConfig, newest: Path | None) -> bool:
-    """Whether a run that is trained has all that its end makes: no kill came after the last checkpoint."""
-    reported = (folder / "report.html").exists() or not config.log.report
-    steps = None if newest is None else step_of(newest)
-    kept = read_measurements(folder / RESULTS)
-    measured = any(m.by == "train" and m.trained == steps for m in kept) and _tells_result(_metrics_of(folder))
-    return reported and (measured or not _measures_at_end(config)) and pointed_by(folder / FINAL) == newest
-
-
-def _tells_result(rows: list[dict[str, float]]) -> bool:
-    return bool(rows) and any(name.startswith("final/") for name in rows[-1])
-
-
 def _where_to_go_on(address: Address, screen: Console) -> Path | None:
     """The checkpoint; None before the first one was written: the run begins again from its seed."""
     if not address.which and not checkpoints_in(address.folder / CHECKPOINTS):
@@ -478,207 +430,12 @@ def _trainer(
     return Trainer(config, folder, screen, sinks, make_job, callbacks, keep_folder, stop_at)
 
 
-class _End(NamedTuple):
-    """What the end of a training has brought."""
-
-    measured: Measured | None = None
-    stopped: bool = False  # by Ctrl-C, before it was measured
-
-
-def _measure_at_end(trainer: Trainer) -> _End:
-    """The best policy on new starts, when the training has come to its end. Then the run has a final one, too."""
-    folder = trainer.run_dir
-    if not trainer.complete:
-        return _End()
-    end = _measured(trainer) if _measures_at_end(trainer.stages[-1].config) else _End()
-    made = checkpoints_in(folder / CHECKPOINTS)
-    if not made:
-        raise LudusError(f"{folder} was deleted before the training came to its end: nothing of the run is left.")
-    if not end.stopped:  # else a resume makes up for it
-        trainer.write_end({} if end.measured is None else end.measured.kept.result)
-        persistently(lambda: point(folder / FINAL, made[-1]))
-    return end
-
-
-def _measured(trainer: Trainer) -> _End:
-    config, folder, screen = trainer.stages[-1].config, trainer.run_dir, trainer.console
-    lengths = [row["eval/mean_ep_length"] for row in _metrics_of(folder) if "eval/mean_ep_length" in row]
-    episodes = final_episodes(config, trainer.plan.total_steps, lengths[-1] if lengths else 1.0)
-    screen.message("Measuring the best policy on new starts …")
-
-    def announce(_: str) -> None:
-        screen.message("Leaving the measurement: the run is saved and whole. Press Ctrl-C again to leave at once.")
-
-    with Interrupt(announce) as interrupt:
-        try:
-            stop = lambda: interrupt.requested  # noqa: E731
-            measured = measure_run(folder, episodes, trust=True, by="train", should_stop=stop)
-        except Exception as error:  # noqa: BLE001 (whatever breaks an episode, the training has succeeded)
-            screen.warning(f"Not measured: {_told(error)}")
-            return _End()
-    return _End(measured, stopped=measured is None)
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, LudusError) else tell_exception(error)
-
-
-def _measures_at_end(config: TrainConfig) -> bool:
-    return config.eval.final_episodes > 0 and find_algorithm(config.algo).acts
-
-
-def _metrics_of(folder: Path) -> list[dict[str, float]]:
-    metrics = folder / "metrics.jsonl"
-    return read_metrics(metrics) if metrics.exists() else []  # a lost one is no reason to lose the run as well
-
-
-def _finish(trainer: Trainer, end: _End) -> None:
-    folder, screen, measured = trainer.run_dir, trainer.console, end.measured
-    labels = [text] if (text := plain_text(str(labels_in(read_facts(folder))), _LONGEST_LABELS)) else []
-    if not trainer.complete:
-        go_on = f"Go on with: {_command('resume', folder)}"
-        asked = ", as asked," if trainer.stopped_as_asked else ""
-        screen.finish([f"Stopped at step {trainer.step:,}{asked} and saved.", *labels, go_on])
-        return
-    if trainer.config.log.report and not end.stopped:
-        screen.message("Writing the report …")
-        try:
-            write_run_report(folder, trust=True)  # what it names is running already
-        except Exception as error:  # noqa: BLE001 (whatever breaks a picture, the training has succeeded)
-            screen.warning(f"No report: {_told(error)}")
-    for warning in (*trainer.job.warnings, *trainer.unreached_stages()):
-        screen.warning(warning)
-    done = f"Trained {trainer.step:,} {trainer.plan.unit}, training time {duration(trainer.counters.seconds)}."
-    result = [] if measured is None else ["", *result_lines(measured.kept, screen.state.display)]
-    if end.stopped:
-        result = ["", f"Not measured; that, and the report, follow with: {_command('resume', folder)}"]
-    screen.finish([f"{done} Run folder: {folder}", *labels, *_what_next(trainer, measured), *result])
-
-
-def _what_next(trainer: Trainer, result: Measured | None) -> list[str]:
-    """Commands that make use of the run, ready to be copied."""
-    config, folder = trainer.config, trainer.run_dir
-    if not find_algorithm(config.algo).acts:
-        used = {
-            _command("eval", folder): "how good it is, on the episodes held out",
-            f"ludus label FILE --run {shlex.quote(str(folder))}": "a copy of the data with this reward in it",
-        }
-    else:
-        measured, starts = f"{_command('eval', folder)} --episodes 200", "on new starts"
-        if table := display_of(config.env).table:  # then the starts are fixed, and so is their number
-            measured, starts = _command("eval", folder), f"{table.kind} by {table.kind}"
-        used = {measured: f"how good it is, {starts}"}
-        if result is not None and result.kept.result.get("success_rate", 1.0) < 1.0:
-            used[f"{_command('eval', folder)} --failures"] = "which starts fail"
-        if _can_be_watched(config):
-            used[_command("play", folder)] = "watch it in the browser"
-    if about_given(config.env):  # which the command would not find
-        used = {
-            "run.evaluate(episodes=200)": "how good it is, on new starts",
-            "run.policy().act(obs)": "what it does",
-        }
-    used[_command("report", folder)] = f"all in one page: {folder}/report.html"
-    if config.log.tensorboard:
-        used[f"tensorboard --logdir {shlex.quote(str(folder / 'tb'))}"] = "all metrics"
-    width = max(map(len, used))
-    return [f"{command:{width}}    {what}" for command, what in used.items()]
-
-
-def _can_be_watched(config: TrainConfig) -> bool:
-    """Whether `ludus play` would show it: it has a scene, and the viewer is installed."""
-    if importlib.util.find_spec("viser") is None:
-        return False
-    try:
-        with warnings.catch_warnings():  # about pictures, which are not asked for
-            warnings.simplefilter("ignore")
-            with closing(make_shown_env(config.env)) as shown:
-                return scene_of(shown) is not None
-    except Exception:  # noqa: BLE001 (whatever keeps it from being made again, the training has succeeded)
-        return False
-
-
-def _command(verb: str, folder: Path) -> str:
-    """A command about a run, as a shell takes it."""
-    return f"ludus {verb} {shlex.quote(str(folder))}"
-
-
-def refuse_taken(folder: Path) -> None:
-    """A folder that holds a run, or files of the user's that one would overwrite, is left alone."""
-    if is_sweep(folder):
-        raise ConfigError(
-            f"{folder} already holds a sweep. Choose another --run-dir, or continue it with: "
-            f"{_command('resume', folder)}"
-        )
-    taken = taken_names(folder)
-    if not taken or (taken == [MARK] and is_mark(folder / MARK)):  # a training was killed between the first files
-        return
-    if CONFIG in taken:
-        raise ConfigError(
-            f"{folder} already holds a run. Choose another --run-dir or --name, or continue it with: "
-            f"{_command('resume', folder)}"
-        )
-    raise ConfigError(
-        f"{folder} holds {', '.join(taken)}, which a run would overwrite. Choose another --run-dir, or move what "
-        "is there."
-    )
-
-
-def create_run(folder: Path, config: TrainConfig, facts: dict[str, Any]) -> None:
-    """The mark and the configuration first: with these alone, a run that was killed here goes on."""
-    try:
-        write_config(folder, config)
-        put_facts(folder, facts)
-    except OSError as error:
-        raise ConfigError(
-            f"The run folder {folder} cannot be written: {error.strerror}. Choose another with --run-dir."
-        ) from error
-
-
-def write_config(folder: Path, config: TrainConfig) -> None:
-    """A configuration, and the mark that this user trains it here: `trusted_config` reads both."""
-    text = yaml.dump(to_dict(config), Dumper=PlainDumper, sort_keys=False)
-    persistently(lambda: mark_as_ours(folder, config))
-    persistently(lambda: write_whole(folder / CONFIG, text))
-
-
 def _clear_leftovers(folder: Path) -> None:
     """What a killed training was writing when it was killed."""
     clear_leftovers(folder / CHECKPOINTS)
     for leftover in filter(is_temporary, folder.glob(".*")):
         if leftover.is_file() and not leftover.is_symlink():
             leftover.unlink(missing_ok=True)
-
-
-@contextmanager
-def new_folder(told: str, name: str, ending: str) -> Iterator[Path]:
-    """Below runs/: of that name, or by default one that no other training has, however soon it begins.
-
-    It is made at once, so that nobody else takes it, and goes again where the training leaves nothing in it.
-    """
-    parent = Path("runs") / told.replace(":", "-")
-    if name:
-        yield parent / name
-        return
-    folder = _made_folder(parent, f"{time.strftime('%Y%m%d-%H%M%S')}-{ending}")
-    try:
-        yield folder
-    finally:
-        with suppress(OSError):  # a run lies there
-            for place in (folder, *folder.parents[:-1]):
-                place.rmdir()
-
-
-def _made_folder(parent: Path, name: str) -> Path:
-    names = itertools.chain([name], (f"{name}-{i}" for i in itertools.count(2)))
-    with suppress(OSError):  # whoever writes there tells what is wrong
-        parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        folder = parent / next(names)
-        with suppress(OSError):
-            folder.mkdir()
-            return folder
-        if not folder.exists():
-            return folder
 
 
 def _sinks(folder: Path, config: TrainConfig, screen: Console) -> Any:
@@ -736,68 +493,3 @@ def evaluate_run(
     measured = measure_run(run, episodes, deterministic, seed, trust=trust, randomization=randomization)
     assert measured is not None  # nothing stops it
     return measured.evaluation
-
-
-# Pictures ---------------------------------------------------------------------------------------
-def write_run_report(run: str | Path, trust: bool = False) -> Path:
-    """report.html of a run; without a replay where the run names code that is not trusted.
-
-    Of a policy that is named, as in `RUN@100000`, report@100000.html.
-    """
-    from ludus.show.report import write_report
-    from ludus.viewing import ANY_FOUR, record_replays
-
-    address = read_address(run)
-    if address.which:
-        find_checkpoint(address)  # one that is not there is refused, and no page is written of it
-    folder, title = address.folder, _title(address)
-    config = run_config(folder)
-    display = display_of(config.env)
-    pages, traces, measured = list[Page](), list[RewardTrace](), None
-    try:
-        if not holds_policy(folder):
-            from ludus.rewards import reward_traces
-
-            traces = reward_traces(run)
-        else:
-            require_trust(config, folder, trust)
-            policy, checkpoint = load_from(run, trust)
-            measured = headline(read_measurements(folder / RESULTS), checkpoint.name)
-            cast = None if measured is None else cast_of(measured)
-            ranked = ranked_kinds(display.table, folder)
-            pages = record_replays(config.env, policy, title, cast or ANY_FOUR, ranked)
-    except LudusError as error:  # a run without a checkpoint, or a machine without a viewer, still has curves
-        print(f"No replay: {error}", file=sys.stderr)
-    return write_report(folder, pages, measured, rewards=traces, display=display, policy=address.which)
-
-
-def _title(address: Address) -> str:
-    """Of a page or viewer that shows a policy: what was trained, which run, and which policy."""
-    preset = told_name(str(read_facts(address.folder).get("preset", "")))
-    name = address.folder.resolve().name
-    parts = [preset, name, told_checkpoint(address) if address.which else ""]
-    return plain_text(" · ".join(part for part in parts if part), 200)
-
-
-def play_run(
-    run: str | Path,
-    port: int,
-    seconds: float | None,
-    clips: str = "",
-    beside: float = 0.0,
-    trust: bool = False,
-) -> None:
-    """Watch a policy of a run, its best or `RUN@100000`, live in the browser.
-
-    Of a humanoid: following `clips`, by default those it was trained on, its ghost `beside` metres away.
-    """
-    from ludus.viewing import play_live
-
-    address = read_address(run)
-    trained, policy = trusted_config(address.folder, trust).env, load(run, trust)
-    env = make_shown_env(trained, clips, beside)
-    try:
-        refuse_misfit(policy, env)
-        play_live(env, policy, _title(address), port, seconds)
-    finally:
-        env.close()

@@ -21,7 +21,7 @@ from ludus import ranks
 from ludus.errors import LudusError, plain_text
 from ludus.files import open_regular
 from ludus.placing import Here, Placed, Placer
-from ludus.runs import reached_its_end, stopped_as_asked
+from ludus.run_end import reached_its_end, stopped_as_asked
 from ludus.show.jsonl import parse_row
 from ludus.show.machine import free_gpu_mb
 from ludus.training.elastic import Losses

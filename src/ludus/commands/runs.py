@@ -147,7 +147,7 @@ def play(arguments: list[str]) -> None:
             beside: Metres between a humanoid and its ghost; 0 lays one over the other.
             trust: Import the code that the run names, though you did not train it on this machine.
         """
-        from ludus.runs import play_run
+        from ludus.run_pages import play_run
 
         play_run(run, port, seconds, clip, beside, trust)
 
@@ -162,7 +162,7 @@ def report(arguments: list[str]) -> None:
             run: Folder of the run: its best policy; RUN@final, RUN@newest or RUN@100000: that of a checkpoint.
             trust: Import the code that the run names, though you did not train it on this machine.
         """
-        from ludus.runs import write_run_report
+        from ludus.run_pages import write_run_report
 
         print(write_run_report(run, trust))
 

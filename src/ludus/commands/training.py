@@ -262,7 +262,7 @@ def _exit_if_incomplete(folder: Path, stop_at: int) -> None:
 
     Rank 0 speaks for all: the others end while it still measures the policy.
     """
-    from ludus.runs import reached_its_end
+    from ludus.run_end import reached_its_end
 
     if ranks.is_first() and not reached_its_end(folder, stop_at):
         sys.exit(exit_code_when_stopped())

@@ -7,7 +7,7 @@ from typing import Any
 from ludus.comparing.face import Comparison, compare
 from ludus.errors import ConfigError, LudusError
 from ludus.experiment import create_experiment, is_experiment, seeds_of
-from ludus.runs import is_finished
+from ludus.run_end import is_finished
 from ludus.saved_run import run_folder, trusted_config
 from ludus.seed_processes import Seed
 from ludus.sweeping.plan import SavedSweep

@@ -16,10 +16,11 @@ from ludus.envs import display_of
 from ludus.envs.given import about_given
 from ludus.errors import ConfigError, LudusError
 from ludus.files import is_temporary, temporary_beside
+from ludus.new_runs import new_folder, refuse_taken, write_config
 from ludus.placing import Here, Placer
 from ludus.presets import find_preset
 from ludus.provenance import differences, facts_of
-from ludus.runs import new_folder, refuse_taken, whole_config, write_config
+from ludus.runs import whole_config
 from ludus.saved_run import run_folder, trusted_config
 from ludus.seed_processes import Pool, Seed
 from ludus.show.pages import write_page

@@ -9,7 +9,7 @@ from typing import Any
 from ludus.errors import CheckpointError, ConfigError, LudusError, plain_text
 from ludus.experiment import create_experiment, seeds_of
 from ludus.files import read_json, temporary_beside, write_whole
-from ludus.runs import reached_its_end, stopped_as_asked
+from ludus.run_end import reached_its_end, stopped_as_asked
 from ludus.show.comparison import Curve, end_of
 from ludus.show.jsonl import read_metrics
 from ludus.sweeping.halving import Standing
