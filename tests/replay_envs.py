@@ -135,6 +135,25 @@ def make_match(num_envs: int, length: int = 20, discrete: bool = False, evaluati
     return Match(num_envs, length, discrete, evaluation)
 
 
+class SeenMatch(Match):
+    """The same, the number seen as the place of a bright bar in an image."""
+
+    pixels = 16
+
+    def __init__(self, num_envs: int, length: int, evaluation: bool) -> None:
+        super().__init__(num_envs, length, False, evaluation)
+        self.obs_space = gym.spaces.Box(0, 255, (self.pixels, self.pixels, 3), np.uint8)
+
+    def observe(self) -> Tensor:
+        place = (self.at + 1) / 2 * (self.pixels - 1)  # [rows, 1]
+        bright = (1 - (torch.arange(self.pixels) - place).abs()).clamp(min=0) * 255
+        return bright.to(torch.uint8)[:, None, :, None].repeat(1, self.pixels, 1, 3)
+
+
+def make_seen_match(num_envs: int, length: int = 10, evaluation: bool = False) -> SeenMatch:
+    return SeenMatch(num_envs, length, evaluation)
+
+
 class Broken(Line):
     """After a while it gives what is no number: as a reward, or to see, or to see last in an episode."""
 

@@ -189,15 +189,25 @@ def close(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual.double(), expected, rtol=1e-4, atol=2e-6)
 
 
+IMITATION = [(0.0, 0.0), (2.5, 0.0), (0.0, 3.0), (0.5, 1.0)]  # bc, advantage
+
+
+def imitation_weight(advantage: Tensor, strength: float) -> Tensor:
+    """[n, 1] of recorded actions, 1 on average."""
+    in_spreads = (advantage - advantage.mean()) / advantage.std(correction=0)
+    weight = (strength * in_spreads).exp().clamp(max=20).detach()
+    return (weight / weight.mean())[:, None]
+
+
 NETWORKS = [((16, 12), "relu"), ((9,), "tanh"), ((8, 8, 8), "elu"), ((), "relu")]
 
 
-@pytest.mark.parametrize("bc", [0.0, 2.5])
+@pytest.mark.parametrize(("bc", "advantage"), IMITATION)
 @pytest.mark.parametrize(("hidden", "activation"), NETWORKS)
 def test_the_gradients_of_sac_are_those_of_the_textbook(
-    hidden: tuple[int, ...], activation: str, bc: float
+    hidden: tuple[int, ...], activation: str, bc: float, advantage: float
 ) -> None:
-    agent: SAC = agent_of("sac", hidden, activation, bc=bc)
+    agent: SAC = agent_of("sac", hidden, activation, bc=bc, advantage=advantage)
     for update in range(3):  # so that targets and networks differ
         learn(agent, batch_for(agent, seed=10 + update), update)
     batch = batch_for(agent)
@@ -216,8 +226,10 @@ def test_the_gradients_of_sac_are_those_of_the_textbook(
     chosen, log_prob = normal_sample(params, noise[:n])
     value = torch.minimum(*critics(before, chosen))
     actor = (alpha * log_prob - value).mean()
-    if bc:
-        actor = actor * bc / value.detach().abs().mean() + (params[:, :3].tanh() - action).square().mean()
+    if bc or advantage:
+        weight = imitation_weight(critics(before, action).amin(0) - value, advantage)
+        trusted = actor * bc / value.detach().abs().mean() if bc else (alpha * log_prob).mean()
+        actor = trusted + (weight * (params[:, :3].tanh() - action).square()).mean()
     temperature = -log_alpha * (log_prob.detach().mean() - 3.0)  # −|A| is the wanted entropy
     expected = [flat_gradient(actor, policy), flat_gradient(critic_loss, critics)]
     (of_alpha,) = torch.autograd.grad(temperature, log_alpha)
@@ -228,12 +240,14 @@ def test_the_gradients_of_sac_are_those_of_the_textbook(
     close(measures, torch.stack([q_loss, plain, value.mean().detach(), entropy, alpha]))
 
 
-@pytest.mark.parametrize("bc", [0.0, 2.5])
+@pytest.mark.parametrize(("bc", "advantage"), IMITATION)
 @pytest.mark.parametrize(("hidden", "activation"), NETWORKS)
 def test_the_gradients_of_td3_are_those_of_the_textbook(
-    hidden: tuple[int, ...], activation: str, bc: float
+    hidden: tuple[int, ...], activation: str, bc: float, advantage: float
 ) -> None:
-    agent: TD3 = agent_of("td3", hidden, activation, td3=TD3Config(target_noise=0.4), bc=bc, train_target=2)
+    imitation: dict[str, Any] = {"bc": bc, "advantage": advantage}
+    td3 = TD3Config(target_noise=0.4)
+    agent: TD3 = agent_of("td3", hidden, activation, td3=td3, train_target=2, **imitation)
     for update in range(4):
         learn(agent, batch_for(agent, seed=10 + update), update)
     batch = batch_for(agent)
@@ -251,8 +265,9 @@ def test_the_gradients_of_td3_are_those_of_the_textbook(
     chosen = policy(before).tanh()
     value = torch.minimum(*critics(before, chosen))
     actor = -value.mean()
-    if bc:
-        actor = actor * bc / value.detach().abs().mean() + (chosen - action).square().mean()
+    if bc or advantage:
+        weight = imitation_weight(critics(before, action).amin(0) - value, advantage)
+        actor = actor * bc / value.detach().abs().mean() + (weight * (chosen - action).square()).mean()
     learn(agent, batch, 5)  # an update that moves the policy
     close(agent.critic_optimizer.grad, flat_gradient(critic_loss, critics))
     close(agent.actor_optimizer.grad, flat_gradient(actor, policy))

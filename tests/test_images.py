@@ -257,7 +257,7 @@ def test_a_reward_is_not_learned_from_images(tmp_path: Path) -> None:
         "env": {"num_envs": 2, "kwargs": {"see": "both"}},
         "log": {"report": False},
     }
-    with pytest.raises(ConfigError, match="A reward is learned from vectors"):
+    with pytest.raises(ConfigError, match=r"a reward is learned from vectors.*--data"):
         ludus.train(CATCH, tmp_path / "run", overrides={"reward.method": "rrd"}, **settings)
 
 

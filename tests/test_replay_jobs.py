@@ -380,7 +380,7 @@ BAD: dict[str, tuple[str, str, Settings, str]] = {
     "ppo, data": ("gym:CartPole-v1", "ppo", {"data": "x.hdf5"}, "PPO learns from its own.*recorded episodes"),
     "reward, no data": ("rrd-libero", "", {}, "--data FILE; 'ludus record' makes some"),
     "reward, none": ("rrd-libero", "", {"data": "x.hdf5", "reward.method": "none"}, "reward.method none has none"),
-    "offline, rrd": ("kuka-pick-place", "td3", {"data": "x.hdf5"} | RRD, "'ludus label'.*learned_rewards"),
+    "advantage": ("gym:Pendulum-v1", "td3", {"replay.advantage": 1.0}, "--replay.advantage imitates.*--data"),
     "n-step, rrd": ("gym:Pendulum-v1", "sac", {"replay.n_step": 3} | RRD, "n-step must be 1 with.*rrd"),
     "n-step, ircr": ("gym:Pendulum-v1", "sac", {"replay.n_step": 3, "reward.method": "ircr"}, "n-step must be 1"),
     "bc, no data": ("gym:Pendulum-v1", "sac", {"replay.bc": 2.5}, "--replay.bc imitates.*--data"),

@@ -222,7 +222,8 @@ class RewardModel(nn.Module):
         for p in self.encoders.parameters():
             assert p.grad is not None  # allocated by the optimiser; the tape adds to it
             p.grad.zero_()
-        torch.autograd.backward(done.encoded, seeds)
+        with _taped():
+            torch.autograd.backward(done.encoded, seeds)
 
     # Saving -------------------------------------------------------------------------------------
     def description(self) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from ludus.policies.replay_policy import FlatParameters, ReplayPolicy, Twin, fla
 from ludus.policies.taped import TapedEncoder
 
 _NO_CLIP = float("inf")
+_MOST_WEIGHT = 20.0  # of a recorded action, where advantages decide
 CriticEncoder = MLP | TapedEncoder  # without layers, where critics see numbers as they are
 
 
@@ -114,6 +115,19 @@ class Agent(ABC):
             for name, value in self.learned().items():
                 value.copy_(state["learned"][name])
 
+    def _trusted(self, way_up: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+        """(the critics' way up as the policy goes it, its factor), beside imitation where there is some."""
+        config, one = self.config, torch.ones((), device=q.device)
+        if config.bc > 0:
+            trust = _trust_in_critic(config.bc, q)
+            return way_up * trust, trust
+        return (way_up * 0.0 if config.imitates else way_up), one
+
+    def _imitation(self, params: Tensor, recorded: Tensor, advantage: Tensor) -> Tensor:
+        """The gradient of imitating recorded actions, those of a high advantage more than others."""
+        gradient, strength = _imitation_gradient(params, recorded), self.config.advantage
+        return gradient * _imitation_weights(strength, advantage) if strength > 0 else gradient
+
     def _move(self, target: Tensor, source: Tensor) -> None:
         target.lerp_(source, 1.0 - self.config.polyak)
 
@@ -155,6 +169,19 @@ def _trust_in_critic(bc: float, q: Tensor) -> Tensor:
     return bc / size.clamp(min=1e-6)
 
 
+def _imitation_weights(strength: float, advantage: Tensor) -> Tensor:
+    """[n, 1] how much each recorded action is imitated, 1 on average: exp(strength × advantage in spreads).
+
+    Weighted by the critics' advantages a policy leaves out what was recorded in vain (AWR, Peng et al. 2019; CRR,
+    Wang et al. 2020), and never asks the critics about actions that nobody recorded.
+    """
+    mean = ranks.add_up(advantage.mean()) / ranks.size()
+    centred = advantage - mean
+    spread = (ranks.add_up(centred.square().mean()) / ranks.size()).sqrt().clamp(min=1e-6)
+    weight = (centred * (strength / spread)).exp().clamp(max=_MOST_WEIGHT)
+    return (weight / (ranks.add_up(weight.mean()) / ranks.size()))[:, None]
+
+
 class SAC(Agent):
     """Soft actor-critic (Haarnoja et al. 2018) with two critics and an adapted temperature."""
 
@@ -184,7 +211,7 @@ class SAC(Agent):
         self.target_critics, self.target_encoder = critics, encoder
 
     def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
-        n, x, bc = len(batch.reward), batch.x, self.config.bc
+        n, x = len(batch.reward), batch.x
         shared = self.policy.shared_encoder
         seen = self.encoder.outputs(x[:n]) if shared is None else shared.outputs(x, n)
         outputs, params = self.policy.outputs(x if shared is None else seen[-1], n)
@@ -195,10 +222,11 @@ class SAC(Agent):
         target = torch.addcmul(batch.reward, batch.discount, follows - alpha * sample.log_prob[n:])
         now = sample.first(n)
         way_up, q, errors = _critic_gradients(self.critics, self.encoder, seen, batch.action, now.action, target)
-        trust = _trust_in_critic(bc, q) if bc > 0 else torch.ones_like(alpha)
-        gradient = self.head.gradient(now, way_up * trust, alpha * trust / n)
-        if bc > 0:
-            gradient[:, : self.head.action_size] += _imitation_gradient(params[:n], batch.action)
+        way_up, trust = self._trusted(way_up, q)
+        gradient = self.head.gradient(now, way_up, alpha * trust / n)
+        if self.config.imitates:
+            pull = self._imitation(params[:n], batch.action, errors.amin(0) + target - q)
+            gradient[:, : self.head.action_size] += pull
         self.policy.backward(outputs, gradient)
         log_prob = now.log_prob.mean()
         if self.sac.learn_alpha:  # more weight while the entropy −log_prob is below its target
@@ -268,7 +296,7 @@ class TD3(Agent):
         return (update + 1) % self.td3.policy_delay == 0
 
     def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
-        n, x, bc = len(batch.reward), batch.x, self.config.bc
+        n, x = len(batch.reward), batch.x
         limit = self.td3.target_noise_clip
         noise = (batch.noise[n:] * self.td3.target_noise).clamp_(-limit, limit)
         shared, after = self.policy.shared_encoder is not None, self.target_encoder.forward(x[n:])
@@ -281,11 +309,10 @@ class TD3(Agent):
         action = params.tanh()
         way_up, q, errors = _critic_gradients(self.critics, self.encoder, seen, batch.action, action, target)
         if self._moves_policy(update):
-            if bc > 0:
-                way_up = way_up * _trust_in_critic(bc, q)
+            way_up, _ = self._trusted(way_up, q)
             gradient = way_up * (1.0 - action * action)
-            if bc > 0:
-                gradient += _imitation_gradient(params, batch.action)
+            if self.config.imitates:
+                gradient += self._imitation(params, batch.action, errors.amin(0) + target - q)
             self.policy.backward(outputs, gradient)
             self.actor_optimizer.average()
             self.actor_optimizer.step(self.rate)

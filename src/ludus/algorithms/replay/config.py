@@ -11,6 +11,8 @@ from ludus.data.config import DataConfig
 from ludus.errors import ConfigError
 from ludus.ranges import MOST_ENVS, MOST_STEPS, SHARE, Range
 
+_IMITATION = ("bc", "advantage")  # settings of a replay that recorded actions are needed for
+
 
 @dataclass(frozen=True)
 class ReplayConfig:
@@ -46,6 +48,14 @@ class ReplayConfig:
     not; -1: by 4 of 84 pixels, by as much of images of other sizes."""
     bc: Annotated[float, Range(0)] = 0.0
     """Offline: how much the critic counts beside imitating the data (TD3+BC's alpha, mostly 2.5); 0: it alone."""
+    advantage: Annotated[float, Range(0, 100)] = 0.0
+    """Offline: imitate recorded actions with the weight exp(this × their advantage over the policy's own, in
+    spreads), at most 20; 0: all alike. With bc at 0 the policy does nothing else."""
+
+    @property
+    def imitates(self) -> bool:
+        """Whether the policy follows recorded actions."""
+        return self.bc > 0 or self.advantage > 0
 
 
 @dataclass(frozen=True)
@@ -166,15 +176,12 @@ class ReplayTrainConfig(StoreTrainConfig):
             raise ConfigError(f"--replay.her {her:g} is no share: give 0 to 1, or -1 for the usual one.")
         if her > 0 and (why := self.why_no_hindsight):
             raise ConfigError(f"--replay.her {her:g} does not go with {why}: leave it out.")
-        if self.data.path and method != "none":
-            raise ConfigError(
-                "Offline training takes the reward that is in the data. Learn one with --algo reward, write it "
-                "into a copy with 'ludus label', and train on that with --data.reward learned_rewards."
-            )
         if method != "none" and self.replay.n_step > 1:
             raise ConfigError(f"--replay.n-step must be 1 with --reward.method {method}, which pays step by step.")
-        if self.replay.bc > 0 and not self.offline:
-            raise ConfigError("--replay.bc imitates recorded episodes: give some with --data, or leave it at 0.")
+        for name in _IMITATION:
+            if getattr(self.replay, name) > 0 and not self.offline:
+                imitated = f"--replay.{name} imitates recorded episodes"
+                raise ConfigError(f"{imitated}: give some with --data, or leave it at 0.")
 
 
 @dataclass(frozen=True)
@@ -213,5 +220,7 @@ class DQNTrainConfig(ReplayTrainConfig):
 
     def check(self) -> None:
         super().check()
-        if self.replay.bc > 0:
-            raise ConfigError("--replay.bc is of --algo sac and td3: with dqn nothing is imitated; leave it at 0.")
+        for name in _IMITATION:
+            if getattr(self.replay, name) > 0:
+                whose = f"--replay.{name} is of --algo sac and td3"
+                raise ConfigError(f"{whose}: with dqn nothing is imitated; leave it at 0.")

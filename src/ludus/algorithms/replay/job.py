@@ -14,15 +14,15 @@ from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.hindsight import Hindsight
 from ludus.algorithms.replay.learner import ReplayLearner
 from ludus.algorithms.replay.ram import plan_memory
+from ludus.algorithms.replay.reward_view import RewardView, view_of_rows
 from ludus.algorithms.replay.store_job import StoreJob
 from ludus.algorithms.reward.metrics import correlation
 from ludus.algorithms.reward.rrd import RewardLearner, make_reward_model
 from ludus.buffers.replay import Replay
 from ludus.envs.row_space import numbers_in, parts_of
 from ludus.envs.vec import ActionSpace, State, derive_seed
-from ludus.errors import ConfigError
 from ludus.policies.factory import make_replay_policy
-from ludus.policies.replay_heads import REPLAY_KINDS, GreedyHead
+from ludus.policies.replay_heads import REPLAY_KINDS
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.checkpoint import Model
 from ludus.training.evaluator import PolicyEvaluator
@@ -45,9 +45,11 @@ class ReplayJob(StoreJob):
         policy: ReplayPolicy,
         store: Replay,
         hindsight: Hindsight | None = None,
+        reward_view: RewardView | None = None,
     ) -> None:
+        """`reward_view`: what a learned reward sees; None: rows as the policy does."""
         self.policy = policy
-        self.learner = make_learner(config, self._make_agent(policy, config), store, hindsight)
+        self.learner = make_learner(config, self._make_agent(policy, config), store, hindsight, reward_view)
         models: dict[str, Model] = {"policy": policy}
         if self.learner.reward_learner is not None:
             models["reward"] = self.learner.reward_learner.model
@@ -158,21 +160,20 @@ def make_policy(
 
 
 def make_learner(
-    config: ReplayTrainConfig, agent: Agent, store: Replay, hindsight: Hindsight | None = None
+    config: ReplayTrainConfig,
+    agent: Agent,
+    store: Replay,
+    hindsight: Hindsight | None = None,
+    view: RewardView | None = None,
 ) -> ReplayLearner:
     """The agent and, where it is learned, a reward."""
     policy, reward = agent.policy, None
     if config.reward.learned:
-        discrete = isinstance(policy.head, GreedyHead)
-        actions = policy.head.linear.out_features if discrete else policy.head.action_size
-        if policy.has_images:
-            raise ConfigError("A reward is learned from vectors here: leave --reward.method out, or the images.")
-        shapes = {"obs": (tuple(policy.obs_space.shape), torch.float32)}
-        seed = derive_seed(config.seed, 7)
-        model = make_reward_model(shapes, actions, discrete, config.reward, seed).to(policy.device)
-        reward = RewardLearner(model, config.reward, config.seed)
+        view, seed = view or view_of_rows(policy), derive_seed(config.seed, 7)
+        model = make_reward_model(view.shapes, view.actions, view.discrete, config.reward, seed)
+        reward = RewardLearner(model.to(policy.device), config.reward, config.seed)
     return ReplayLearner(
-        agent, store, config.replay, config.reward, reward, config.seed, config.cuda_graphs, hindsight
+        agent, store, config.replay, config.reward, reward, config.seed, config.cuda_graphs, hindsight, view
     )
 
 

@@ -11,6 +11,7 @@ from ludus.algorithms.replay.agents import Agent, Batch
 from ludus.algorithms.replay.batches import Batches
 from ludus.algorithms.replay.config import ReplayConfig
 from ludus.algorithms.replay.hindsight import Hindsight
+from ludus.algorithms.replay.reward_view import RewardView
 from ludus.algorithms.reward.config import RewardConfig
 from ludus.algorithms.reward.rrd import RewardLearner, ircr_reward
 from ludus.buffers.replay import Replay, SequenceDraw, TransitionDraw
@@ -40,19 +41,21 @@ class ReplayLearner(Batches):
         seed: int,
         cuda_graphs: bool = True,
         hindsight: Hindsight | None = None,
+        reward_view: RewardView | None = None,
     ) -> None:
-        whole_episodes = reward.method == "rd"  # whose batches change in size, which no graph can follow
-        super().__init__(store, config.train_batches, seed, cuda_graphs and not whole_episodes)
+        super().__init__(store, config.train_batches, seed, cuda_graphs and _is_still(reward, reward_learner))
         self.agent, self.config, self._batch_size = agent, config, config.batch_size
         self._shift = _shift_of(config, agent.policy)
         self.hindsight = hindsight
-        self.fixed_scale = False  # the policy's normaliser knows all there will be
-        self.reward, self.reward_learner = reward, reward_learner
+        self.fixed_scale = False  # the normalisers know all there will be
+        self.reward, self.reward_learner, self._reward_view = reward, reward_learner, reward_view
         self._totals = torch.zeros(len(agent.measures), device=store.device)
         self._measured = torch.zeros((), device=store.device)
         self._reward_rate = torch.full((), reward.learning_rate, device=store.device)
         # Ranks add up in the order of their work, which two streams at a time do not have.
-        beside = store.device.type == "cuda" and reward_learner is not None and ranks.is_alone()
+        # An encoder of images is taped, and its tape stays on one stream.
+        apart = reward_learner is not None and not reward_learner.model.learned
+        beside = store.device.type == "cuda" and apart and ranks.is_alone()
         self._side = torch.cuda.Stream(store.device) if beside else None
 
     @torch.inference_mode()
@@ -124,8 +127,9 @@ class ReplayLearner(Batches):
     def label(self, row: Tensor, next_row: Tensor) -> Tensor:
         """[n] what the reward network says now of transitions between rows of the store."""
         assert self.reward_learner is not None
-        before, after = ({"obs": self.store.obs["obs"].index_select(0, rows)} for rows in (row, next_row))
-        return self.reward_learner.label(before, self.store.action.index_select(0, row), after)
+        view = self.reward_view
+        before, after = (view.obs(self.store.obs["obs"].index_select(0, rows)) for rows in (row, next_row))
+        return self.reward_learner.label(before, view.action(self.store.action.index_select(0, row)), after)
 
     # One gradient step --------------------------------------------------------------------------
     def _kind_of(self, update: int) -> tuple[bool, ...]:
@@ -185,16 +189,23 @@ class ReplayLearner(Batches):
         drawn: SequenceDraw,
         on_labels: Callable[[], None],
     ) -> Tensor:
-        labels, loss = learner.joint({"obs": before}, action, {"obs": after}, drawn, on_labels)
+        view = self.reward_view
+        labels, loss = learner.joint(view.obs(before), view.action(action), view.obs(after), drawn, on_labels)
         learner.step(self._reward_rate)
         self.reward_losses.index_copy_(0, self._tick, loss.reshape(1))
         return labels
 
     # Around it ----------------------------------------------------------------------------------
+    @property
+    def reward_view(self) -> RewardView:
+        """What the learned reward sees."""
+        assert self._reward_view is not None
+        return self._reward_view
+
     def _learn_scale(self) -> None:
         """One batch of observations an iteration goes into the normalisers."""
-        normalizer = None if self.fixed_scale else self.agent.policy.normalizer
-        if normalizer is None and self.reward_learner is None:
+        normalizer = self.agent.policy.normalizer
+        if self.fixed_scale or (normalizer is None and self.reward_learner is None):
             return
         rows = self._drawn["rows"][0]
         half = len(rows) // 2  # the transitions are what comes last before it; sub-sequences may repeat steps
@@ -204,7 +215,7 @@ class ReplayLearner(Batches):
         if normalizer is not None:
             self.agent.policy.learn_scales([obs])
         if self.reward_learner is not None:
-            self.reward_learner.model.update_normalizer({"obs": obs})
+            self.reward_learner.model.update_normalizer(self.reward_view.obs(obs))
 
     def optimizers(self) -> list[FlatAdam]:
         """Of all that is learned."""
@@ -243,6 +254,11 @@ def _shift_of(config: ReplayConfig, policy: ReplayPolicy) -> int:
     return usual_shift(policy.obs_space) if config.shift < 0 else config.shift
 
 
+def _is_still(reward: RewardConfig, learner: RewardLearner | None) -> bool:
+    """Whether a graph can record it: neither whole episodes, which change in size, nor a taped encoder."""
+    return reward.method != "rd" and (learner is None or not learner.model.learned)
+
+
 class RewardBatches(Batches):
     """Trains a reward alone, on whatever observations a store holds."""
 
@@ -255,9 +271,7 @@ class RewardBatches(Batches):
         seed: int,
         cuda_graphs: bool = True,
     ) -> None:
-        # Neither whole episodes, which change in size, nor a taped encoder can be recorded.
-        still = reward.method != "rd" and not learner.model.learned
-        super().__init__(store, train_batches, seed, cuda_graphs and still)
+        super().__init__(store, train_batches, seed, cuda_graphs and _is_still(reward, learner))
         self.reward, self.learner = reward, learner
         self._rate = torch.full((), reward.learning_rate, device=store.device)
 

@@ -9,6 +9,9 @@ from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.job import ReplayJob, make_policy, obs_field
 from ludus.algorithms.replay.recorded import Recorded, load_recorded
 from ludus.algorithms.replay.recorded_rows import RecordedRows
+from ludus.algorithms.replay.reward_view import view_of_recording
+from ludus.algorithms.reward.config import check_reward_config
+from ludus.algorithms.reward.metrics import equal_returns_warning
 from ludus.buffers.episodes import EpisodeStore
 from ludus.config import make_plan
 from ludus.data.episode import Episode
@@ -20,6 +23,7 @@ from ludus.policies.replay_heads import GreedyHead
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.job import Show
 
+_ROWS_AT_ONCE = 4_096
 _SPREAD = 1e-3  # a smaller part of the largest reward is no spread
 
 
@@ -49,11 +53,25 @@ class OfflineJob(ReplayJob):
         policy.learn_scales([store.obs["obs"][: store.steps + store.episodes]])
         self.reward_scale = _reward_scale(store)
         store.reward /= self.reward_scale
-        super().__init__(config, device, policy, store)
+        super().__init__(config, device, policy, store, reward_view=view_of_recording(policy, self._rows))
         self.learner.fixed_scale = True
+        self._prepare_reward()
         batches = config.replay.train_batches
         self.plan = make_plan(config, batches, batches, "batches")
         self._plan_memory(self.recorded.bytes)
+
+    def _prepare_reward(self) -> None:
+        """What a learned reward standardises by, and what is suspicious about its episodes."""
+        if self.learner.reward_learner is None:
+            return
+        store, view = self.recorded.store, self.learner.reward_view
+        for rows in store.obs["obs"][: store.steps + store.episodes].split(_ROWS_AT_ONCE):
+            self.learner.reward_learner.model.update_normalizer(view.obs(rows))
+        equal = equal_returns_warning(self.recorded.returns)
+        self.warnings = (
+            *check_reward_config(self.config.reward, store.longest_finished),
+            *([] if equal is None else [equal]),
+        )
 
     def _field(self, summary: DataSummary) -> tuple[tuple[int, ...], torch.dtype]:
         """The observation, if it is one the policy's environment gives."""
@@ -83,14 +101,28 @@ class OfflineJob(ReplayJob):
         return self._learn(lambda batch: show(batch / batches, batch))
 
     def lines(self) -> list[str]:
-        bc = self.config.replay.bc
-        how = f"imitation beside the critic's say of {bc:g}" if bc else "the critic alone, without imitation"
         return [
             self._setting_line(),
-            f"{self.recorded.line()}; {how}; {self.memory_plan.line()}",
-            f"rewards divided by their spread, {self.reward_scale:.3g}",
+            f"{self.recorded.line()}; {self._imitation_line()}; {self.memory_plan.line()}",
+            self._reward_line(),
             self._batches_line(),
         ]
+
+    def _imitation_line(self) -> str:
+        bc, advantage = self.config.replay.bc, self.config.replay.advantage
+        if not self.config.replay.imitates:
+            return "the critic alone, without imitation"
+        how = f"imitation by advantage (weight {advantage:g})" if advantage else "imitation"
+        return f"{how} beside the critic's say of {bc:g}" if bc else how
+
+    def _reward_line(self) -> str:
+        reward = self.learner.reward_learner
+        if reward is not None:
+            seen = ", ".join(reward.model.obs)
+            return f"reward, critics and policy learn together, from one return an episode; the reward sees {seen}"
+        if self.config.reward.method == "ircr":
+            return "rewards are the episode's return, from 0 to 1"
+        return f"rewards divided by their spread, {self.reward_scale:.3g}"
 
 
 def _reward_scale(store: EpisodeStore) -> float:

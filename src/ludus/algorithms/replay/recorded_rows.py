@@ -30,6 +30,7 @@ class RecordedRows:
         self._images = self._match_images([part for part in needed if part.kind == "image"], summary)
         self._vectors = [part for part in needed if part.kind != "image"]
         self._vector_keys = self._match_vectors(summary)
+        self._shapes = {key: spec.shape for key, spec in summary.obs.items()}
 
     def _match_images(self, parts: list[Part], summary: DataSummary) -> list[tuple[Part, str]]:
         recorded = {key: spec.shape for key, spec in summary.obs.items() if spec.is_image}
@@ -72,6 +73,26 @@ class RecordedRows:
             for part, piece in zip(self._vectors, pieces, strict=True):
                 space.part_of(made, part).copy_(piece)
         return made
+
+    # As they were recorded ----------------------------------------------------------------------
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Of every recorded observation that rows hold."""
+        images = {key: (self._shapes[key], torch.uint8) for _, key in self._images}
+        return {key: (self._shapes[key], torch.float32) for key in self._vector_keys if self._vectors} | images
+
+    def named(self, rows: Tensor) -> dict[str, Tensor]:
+        """The recorded observations that rows of the environment hold, by their names in the file."""
+        space, named = self.space, dict[str, Tensor]()
+        if not isinstance(space, RowSpace):
+            keys = [key for _, key in self._images]
+            return {keys[0]: rows} if keys else self._apart(rows.flatten(1))
+        if self._vectors:
+            named = self._apart(torch.cat([space.part_of(rows, part) for part in self._vectors], 1))
+        return named | {key: space.part_of(rows, part) for part, key in self._images}
+
+    def _apart(self, numbers: Tensor) -> dict[str, Tensor]:
+        sizes = [int(np.prod(self._shapes[key])) for key in self._vector_keys]
+        return dict(zip(self._vector_keys, numbers.split(sizes, 1), strict=True))
 
 
 def _told(shapes: dict[str, tuple[int, ...]]) -> str:
