@@ -31,8 +31,8 @@ class Case:
     seeds: int = 3
 
 
-def _pendulum(method: str, *flags: str) -> Case:
-    return Case("Pendulum-v1", method, "gym:Pendulum-v1", ("--algo", "sac", *flags))
+def _pendulum(method: str, *flags: str, algo: str = "sac") -> Case:
+    return Case("Pendulum-v1", method, "gym:Pendulum-v1", ("--algo", algo, *flags))
 
 
 def _inverted(method: str, *flags: str) -> Case:
@@ -77,6 +77,7 @@ def _published_all(method: str, *flags: str) -> list[Case]:
 
 
 _SMALL_RRD = ("--reward.no-normalize-returns", "--reward.hidden", "64", "64", "--reward.learning-rate", "1e-3")
+_PENDULUM_RRD = (*_DELAYED, "--rrd-sample-size", "32", *_SMALL_RRD, "--reward.method")
 _DENSE = ("--no-episodic-reward", "--reward.method", "none")
 _LATE = ("--reward.method", "none")
 _FLASH_RRD = ("--algo", "flash-sac", *_DELAYED, "--reward.no-normalize-returns")  # as the preset rrd-mujoco
@@ -84,12 +85,11 @@ _FLASH = _published_all("FlashSAC", "--algo", "flash-sac")
 SUITES = {
     "pendulum": [
         _pendulum("SAC, dense reward"),
-        Case("Pendulum-v1", "FlashSAC, dense reward", "gym:Pendulum-v1", ("--algo", "flash-sac")),
+        _pendulum("FlashSAC, dense reward", algo="flash-sac"),
         _pendulum("SAC", *_DELAYED),
-        _pendulum("RRD", *_DELAYED, "--reward.method", "rrd", "--rrd-sample-size", "32", *_SMALL_RRD),
-        _pendulum(
-            "RRD unbiased", *_DELAYED, "--reward.method", "rrd-unbiased", "--rrd-sample-size", "32", *_SMALL_RRD
-        ),
+        _pendulum("RRD", *_PENDULUM_RRD, "rrd"),
+        _pendulum("RRD unbiased", *_PENDULUM_RRD, "rrd-unbiased"),
+        _pendulum("FlashSAC RRD", *_PENDULUM_RRD, "rrd", algo="flash-sac"),
         _pendulum("IRCR", *_DELAYED, "--reward.method", "ircr"),
         _inverted("SAC, dense reward", *_DENSE),
         _inverted("SAC", *_LATE),
