@@ -2,6 +2,8 @@
 
 python benchmarks/rewards.py             from vectors, three seeds: a minute
 python benchmarks/rewards.py --images    from one camera, 64 × 64: minutes a seed
+python benchmarks/rewards.py --policies  policies from them: imitation of all, of successes, and joint learning
+python benchmarks/rewards.py --policies --images    the same, seen in two images of 32 × 32: half an hour a seed
 """
 
 import argparse
@@ -14,6 +16,7 @@ from typing import Any
 import ludus
 from ludus.recording import RecordConfig, record
 from ludus.rewards import held_out_metrics
+from ludus.runs import evaluate_run
 from ludus.show.console import Console
 
 VECTORS: dict[str, Any] = {
@@ -34,6 +37,53 @@ IMAGES: dict[str, Any] = {
 }
 BARS = {False: {"AUC": 0.99, "correlation_within": 0.8}, True: {"AUC": 0.99, "correlation_within": 0.6}}
 
+# Policies, each evaluated at new starts. Joint learning sees all episodes and their returns.
+POLICIES: dict[str, dict[str, Any]] = {
+    "imitation of all": {"replay.bc": 0.01},
+    "imitation of successes": {"replay.bc": 0.01, "data.filter": "success"},
+    "joint": {
+        "replay.advantage": 1.0,
+        "reward.method": "rrd",
+        "reward.rrd_batch_size": 256,
+        "reward.rrd_sample_size": 2,
+        "reward.weight_decay": 5.0,
+    },
+}
+SEEN: dict[bool, dict[str, Any]] = {
+    False: {"data.keys": ["state"]},
+    True: {  # the policy sees images alone; critics and reward, which only learning needs, the state
+        "data.keys": ["state", "agentview_rgb", "eye_in_hand_rgb"],
+        "env.image_size": 32,
+        "policy.actor_parts": ["agentview", "eye_in_hand"],
+        "policy.critic_parts": ["state"],
+        "policy.image_features": 64,
+        "replay.batch_size": 64,
+    },
+}
+STARTS = 200
+
+
+def measure_policy(data: Path, folder: Path, settings: dict[str, Any], seed: int, batches: int) -> float:
+    """Share of new starts that succeed."""
+    quick = {"eval.episodes": 4, "eval.final_episodes": 0, "log.report": False, "log.tensorboard": False}
+    overrides = settings | quick | {"data": str(data), "loop.total_steps": batches, "eval.every": batches}
+    quiet = Console("quiet")
+    run = ludus.train("kuka-pick-place", folder, console=quiet, algo="td3", seed=seed, overrides=overrides)
+    return evaluate_run(run, STARTS, deterministic=True).summary()["success_rate"]
+
+
+def policies(data: Path, folder: Path, images: bool, seeds: int, batches: int) -> int:
+    means = []
+    for name, settings in POLICIES.items():
+        seen = SEEN[images] | settings
+        shares = [measure_policy(data, folder / f"{name} {s}", seen, s, batches) for s in range(seeds)]
+        means.append(statistics.mean(shares))
+        each = ", ".join(f"{100 * share:.1f}" for share in shares)
+        print(f"{name:24} {100 * means[-1]:5.1f} % of {STARTS} new starts ({each})", flush=True)
+    *others, joint = means
+    print(f"joint learning is {'better: ok' if joint > max(others) else 'not better: MISSED'}")
+    return 0 if joint > max(others) else 1
+
 
 def measure(data: Path, folder: Path, settings: dict[str, Any], seed: int) -> dict[str, float]:
     overrides = {**settings, "loop.epochs": 1, "data": str(data), "log.report": False, "log.tensorboard": False}
@@ -46,11 +96,16 @@ def main() -> int:
     parser.add_argument("--images", action="store_true")
     parser.add_argument("--episodes", type=int, default=0, help="0: 400, with images 240")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--policies", action="store_true")
+    parser.add_argument("--batches", type=int, default=5_000, help="of policies")
     arguments = parser.parse_args()
-    episodes = arguments.episodes or (240 if arguments.images else 400)
+    episodes = arguments.episodes or (240 if arguments.images and not arguments.policies else 400)
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "kuka.hdf5"
-        record("scripted", data, RecordConfig(episodes=episodes, images=64 if arguments.images else 0))
+        pixels = 32 if arguments.policies else 64
+        record("scripted", data, RecordConfig(episodes=episodes, images=pixels if arguments.images else 0))
+        if arguments.policies:
+            return policies(data, Path(folder), arguments.images, arguments.seeds, arguments.batches)
         settings = IMAGES if arguments.images else VECTORS
         found = []
         for seed in range(arguments.seeds):

@@ -125,16 +125,30 @@ class SlowFlash:
 
     def update_policy(self, batch: Any, seen: Tensor, n: int, progress: float) -> list[Tensor]:
         alpha = self.log_alpha.exp()
-        action, log_prob = self.sample(self.actor(seen, True)[:n], batch.noise[:n])
-        x = torch.cat([batch.x[:n], action], 1)
-        value = torch.minimum(*(self.value(critic(x, False)) for critic in self.critics))
+        params = self.actor(seen, True)[:n]
+        action, log_prob = self.sample(params, batch.noise[:n])
+        value = self.least(batch.x[:n], action)
         loss = (alpha.detach() * log_prob - value).mean()
+        followed = self.beside_imitation(batch, params, value, loss) if self.config.imitates else loss
         wanted = 0.5 * action.shape[1] * math.log(2 * math.pi * math.e * self.flash.target_std**2)
         rate = self.rate(progress / self.flash.policy_delay)
-        self.actor_adam.step(loss, rate)
+        self.actor_adam.step(followed, rate)
         self.alpha_adam.step(alpha * (-log_prob.detach().mean() - wanted), rate)
         self.actor.project()
         return [loss.detach(), value.detach().mean(), -log_prob.detach().mean()]
+
+    def least(self, x: Tensor, action: Tensor) -> Tensor:
+        """[n] what the critic that expects less expects."""
+        return torch.minimum(*(self.value(critic(torch.cat([x, action], 1), False)) for critic in self.critics))
+
+    def beside_imitation(self, batch: Any, params: Tensor, value: Tensor, loss: Tensor) -> Tensor:
+        """TD3+BC's loss, its imitation weighted by advantages."""
+        bc, strength = self.config.bc, self.config.advantage
+        advantage = (self.least(batch.x[: len(value)], batch.action) - value).detach()
+        weight = (strength * (advantage - advantage.mean()) / advantage.std(correction=0)).exp().clamp(max=20)
+        distance = (params.chunk(2, 1)[0].tanh() - batch.action).square().mean(1)
+        trusted = loss * bc / value.detach().abs().mean() if bc else loss + value.mean()
+        return trusted + (weight / weight.mean() * distance).mean()
 
     def wanted(self, batch: Any, logits: list[Tensor], soft: Tensor, factor: float) -> Tensor:
         """[n, bins] of the target critic that expects less, moved and split bin by bin."""

@@ -57,7 +57,7 @@ def agent_of(
     actions = gym.spaces.Box(-1, 1, (ACTIONS,), np.float32)
     policy = make_replay_policy("flash-sac", space, actions, networks, 1).to(device)
     assert isinstance(policy, FlashPolicy)
-    replay = {k: settings.pop(k) for k in ("polyak", "train_target") if k in settings}
+    replay = {k: settings.pop(k) for k in ("polyak", "train_target", "bc", "advantage") if k in settings}
     flash = FlashConfig(critic_width=critic_width, **settings)
     return make_flash_agent(
         policy, FlashTrainConfig(replay=ReplayConfig(**{"polyak": 0.99, **replay}), flash=flash), 2
@@ -126,6 +126,9 @@ def furthest(agent: FlashSAC, slow: SlowFlash) -> float:
             True,
             {"bins": 5, "highest_value": 2.0, "policy_delay": 3, "train_target": 2, "polyak": 0.7, "alpha": 0.3},
         ),
+        (False, {"bins": 5, "bc": 2.5}),
+        (False, {"bins": 5, "bc": 0.5, "advantage": 1.0}),
+        (False, {"bins": 5, "advantage": 3.0}),
     ],
 )
 def test_twelve_updates_are_those_of_the_slow_version_in_float64(
@@ -476,7 +479,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "no blocks": ("gym:Pendulum-v1", {"policy.hidden": ()}, "not none"),
     "activation": ("gym:Pendulum-v1", {"policy.activation": "tanh"}, "activation: FlashSAC has layers of its own"),
     "ranks": ("gym:Pendulum-v1", {"procs": 2}, "--procs 2: --algo flash-sac trains in one process"),
-    "data": ("kuka-pick-place", {"data": "x.hdf5"}, "learns in environments.*take --algo sac or td3"),
+    "noise": ("kuka-pick-place", {"data": "x.hdf5", "flash.longest_noise": 2}, "nobody explores on recorded"),
     "too wide": ("gym:Pendulum-v1", {"flash.critic_width": 60_000}, "needs .*GB of memory.*--flash.critic-width"),
 }  # fmt: skip
 

@@ -20,12 +20,19 @@ from stopped_runs import StopAfter, assert_same_run, resume
 
 Settings = dict[str, Any]
 SMALL: Settings = {
-    "policy.hidden": (32, 32), "policy.image_features": 16, "replay.batch_size": 64, "replay.learning_rate": 2e-3,
+    "policy.hidden": (32, 32), "replay.batch_size": 64, "replay.learning_rate": 2e-3,
     "replay.gamma": 0.5, "replay.train_batches": 50, "reward.method": "rrd", "reward.hidden": (32, 32),
     "reward.rrd_batch_size": 64, "reward.rrd_sample_size": 4, "reward.learning_rate": 2e-3,
-    "reward.image_features": 16, "reward.augment": 0, "replay.shift": 0, "eval.episodes": 32,
-    "eval.stochastic": False, "eval.final_episodes": 0, "log.report": False, "log.tensorboard": False,
+    "eval.episodes": 32, "eval.stochastic": False, "eval.final_episodes": 0, "log.report": False,
+    "log.tensorboard": False,
 }  # fmt: skip
+
+IMAGES: Settings = {
+    "policy.image_features": 16,
+    "reward.image_features": 16,
+    "reward.augment": 0,
+    "replay.shift": 0,
+}
 
 
 def record_at_random(env: VecEnv, path: Path, rounds: int) -> Path:
@@ -73,8 +80,10 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def train(data: Path, folder: Path, batches: int, *callbacks: ludus.Callback, **settings: Any) -> ludus.Run:
     algo, output = settings.pop("algo", "td3"), settings.pop("output", None)
-    env = "vec:replay_envs:make_match" if data.stem == "numbers" else "vec:replay_envs:make_seen_match"
-    overrides = SMALL | {"data": str(data), "loop.total_steps": batches, "eval.every": batches}
+    seen = data.stem == "images"
+    env = "vec:replay_envs:make_seen_match" if seen else "vec:replay_envs:make_match"
+    overrides = SMALL | (IMAGES if seen else {}) | ({"flash.critic_width": 32} if algo == "flash-sac" else {})
+    overrides |= {"data": str(data), "loop.total_steps": batches, "eval.every": batches}
     overrides |= {name.replace("__", "."): value for name, value in settings.items()}
     console = Console("quiet") if output is None else Console("plain", output)
     return ludus.train(env, folder, callbacks, console, algo=algo, overrides=overrides)
@@ -89,6 +98,8 @@ HOW: dict[str, Settings] = {
     "td3, critic": {"replay__bc": 2.5, "replay__advantage": 1.0},
     "sac": {"algo": "sac", "replay__advantage": 3.0},
     "sac, critic": {"algo": "sac", "replay__bc": 10.0},
+    "flash": {"algo": "flash-sac", "replay__advantage": 3.0},
+    "flash, critic": {"algo": "flash-sac", "replay__advantage": 1.0, "replay__bc": 2.5},
 }
 
 
@@ -110,7 +121,7 @@ def test_a_policy_critics_and_a_reward_learn_together_from_images(images: Path, 
     assert mean_return(run) > -4.0
 
 
-@pytest.mark.parametrize(("data", "algo"), [("few", "sac"), ("images", "td3")])
+@pytest.mark.parametrize(("data", "algo"), [("few", "sac"), ("few", "flash-sac"), ("images", "td3")])
 def test_a_stopped_run_goes_on_bit_for_bit(
     data: str, algo: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

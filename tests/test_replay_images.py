@@ -44,6 +44,7 @@ from ludus.policies.factory import make_replay_policy, policy_from
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.policies.vision import draw_shifts, shift_observations, usual_shift
 from ludus.presets import find_preset
+from ludus.rewards import load as load_reward
 from test_agents import Net, generator, learn, normal_sample
 from test_images import BOTH, IMAGE, some_rows
 from test_masks import CATCH, assert_resumes_exactly
@@ -607,6 +608,24 @@ def test_recorded_images_become_the_rows_that_the_environment_gives(
         wanted = space.part_of(expected, part) * (part.name in stored.policy.learned_parts())
         torch.testing.assert_close(space.part_of(stored.rows, part), wanted, rtol=0, atol=0)
     assert stored.policy.learned_parts() == [p.name for p in space.parts if not settings or p.name != "left"]
+
+
+@pytest.mark.parametrize(
+    ("see", "settings", "judged"),
+    [
+        ("critic", {"policy__actor_parts": ("image",), "policy__critic_parts": ("places",)}, {"places"}),
+        ("both", {}, {"clock", "camera_rgb"}),
+    ],
+)
+def test_a_reward_learned_along_sees_what_the_critics_see_by_the_names_of_the_file(
+    see: str, settings: dict[str, Any], judged: set[str], tmp_path: Path
+) -> None:
+    names = {} if see == "critic" else {"image": "camera_rgb", "left": "clock"}
+    recorded(tmp_path / "data.hdf5", "td3", see, names)
+    small: dict[str, Any] = {"loop__total_steps": 4, "reward__method": "rrd"}
+    small |= {"rrd_batch_size": 8, "rrd_sample_size": 2}
+    run = offline(tmp_path / "run", "td3", env__kwargs={"see": see}, replay__advantage=1.0, **small, **settings)
+    assert set(load_reward(run).obs) == judged
 
 
 def test_recorded_images_that_do_not_fit_are_told(tmp_path: Path) -> None:

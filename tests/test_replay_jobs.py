@@ -384,7 +384,7 @@ BAD: dict[str, tuple[str, str, Settings, str]] = {
     "n-step, rrd": ("gym:Pendulum-v1", "sac", {"replay.n_step": 3} | RRD, "n-step must be 1 with.*rrd"),
     "n-step, ircr": ("gym:Pendulum-v1", "sac", {"replay.n_step": 3, "reward.method": "ircr"}, "n-step must be 1"),
     "bc, no data": ("gym:Pendulum-v1", "sac", {"replay.bc": 2.5}, "--replay.bc imitates.*--data"),
-    "bc, dqn": ("gym:CartPole-v1", "dqn", {"replay.bc": 2.5, "data": "x.hdf5"}, "bc is of --algo sac and td3"),
+    "bc, dqn": ("gym:CartPole-v1", "dqn", {"replay.bc": 2.5, "data": "x.hdf5"}, "bc is of --algo sac, td3"),
     "polyak": ("gym:Pendulum-v1", "sac", {"replay.polyak": 1.0}, "--replay.polyak is 1.0.*less than 1"),
     "no batches": ("gym:Pendulum-v1", "sac", {"train_batches": 0}, "--replay.train-batches is 0.*at least 1"),
     "memory": ("gym:Pendulum-v1", "sac", {"replay.capacity": 9 * 10**9}, "needs .*GB of memory.*replay.capacity"),

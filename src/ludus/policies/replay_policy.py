@@ -100,6 +100,12 @@ class ReplayPolicy(Policy):
         masks = () if self.mask is None else (self.mask.name,)
         return [name for name in names if name in (*config.actor_parts, *config.critic_parts, *masks)]
 
+    def judged_parts(self) -> list[str]:
+        """Names of the parts that critics see, without a mask."""
+        config, names = self.config, [part.name for part in parts_of(self.obs_space) if part.kind != "mask"]
+        seen = () if config.network else config.critic_parts or config.actor_parts
+        return [name for name in names if not seen or name in seen]
+
     def outputs(self, x: Tensor, learned: int | None = None) -> tuple[list[Tensor], Tensor]:
         """(the encoder's layer outputs, the head's parameters); `backward` is for the first `learned` rows."""
         encoder, (seen, mask) = self.encoder, self.apart(x)

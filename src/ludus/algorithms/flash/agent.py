@@ -20,6 +20,7 @@ from ludus.envs.vec import State
 from ludus.policies.flash_layers import EXPANSION
 from ludus.policies.flash_policy import FlashPolicy, block_shape
 from ludus.policies.heads import Head
+from ludus.policies.replay_heads import Squashed
 from ludus.policies.replay_policy import flat_copies
 
 
@@ -83,23 +84,39 @@ class FlashSAC(Agent):
         rows = self._actor_sees.numbers_of(batch.x).t().contiguous()
         done = self.layers.forward_pass(rows[None], batch_statistics=True, asked=slice(n))
         features = done.features[0].t()
-        sample = self.head.sample_with_log_prob(self.head.linear.forward(features), batch.noise[:n])
-        way_up, q = self._way_up(torch.cat([seen[:, :n], sample.action.t()]))
-        gradient = self.head.gradient(sample, way_up.t(), alpha / n)
+        params = self.head.linear.forward(features)
+        sample = self.head.sample_with_log_prob(params, batch.noise[:n])
+        way_up, values = self._way_up(torch.cat([seen[:, :n], sample.action.t()]))
+        if self.config.imitates:
+            gradient = self._imitating_gradient(batch, seen, params, sample, way_up, values)
+        else:
+            gradient = self.head.gradient(sample, way_up.t(), alpha / n)
         self.head.linear.write_gradient(features, gradient)
         self.layers.backward(done, self.head.linear.input_gradient(gradient).t()[None])
-        log_prob = sample.log_prob.mean()
+        log_prob, q = sample.log_prob.mean(), values.mean()
         assert self.log_alpha.grad is not None
         self.log_alpha.grad.copy_(-alpha * (log_prob + self.target_entropy))
         self.actor_optimizer.step_and_project(self.rate * self._actor_rate_left)
         return torch.stack([alpha * log_prob - q, q, -log_prob])
 
+    def _imitating_gradient(
+        self, batch: Batch, seen: Tensor, params: Tensor, sample: Squashed, way_up: Tensor, values: Tensor
+    ) -> Tensor:
+        """d/d params of the policy's loss where it imitates recorded actions, too."""
+        n = len(values)
+        way_up, trust = self._trusted(way_up, values)
+        gradient = self.head.gradient(sample, way_up.t(), self.log_alpha.exp() * trust / n)
+        _, recorded = self._way_up(torch.cat([seen[:, :n], batch.action.t()]))
+        pull = self._imitation(params, batch.action, recorded - values)
+        gradient[:, : self.head.action_size] += pull
+        return gradient
+
     def _way_up(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(d −mean min Q / d action [actions, rows], mean min Q), by the critics' running statistics."""
+        """(d −mean min Q / d action [actions, rows], min Q [rows]), by the critics' running statistics."""
         done, logits = self.critics.forward_pass(x, batch_statistics=False)
         gradient, least = way_up(self.critics, logits)
         back = self.critics.input_gradient(done, gradient)
-        return back[-self.head.action_size :], least.mean()
+        return back[-self.head.action_size :], least
 
     # The critics ----------------------------------------------------------------------------------
     def _learn_critics(self, batch: Batch, seen: Tensor, update: int, measured: bool) -> Tensor | None:

@@ -5,21 +5,16 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from ludus.algorithms.replay.config import ReplayConfig, ReplayTrainConfig
-from ludus.errors import ConfigError
 from ludus.policies.config import PolicyConfig
 from ludus.ranges import WIDEST_LAYER, Range
 
 _OWN_LAYERS = (
     "FlashSAC has layers of its own, which see vectors: with images or a network of your own take --algo sac."
 )
-_ONLINE = "FlashSAC learns in environments: from recorded episodes take --algo sac or td3."
-_USELESS = {
-    **dict.fromkeys(
-        (f"policy.{name}" for name in ("activation", "cnn", "image_features", "network")), _OWN_LAYERS
-    ),
-    "data": _ONLINE,
-}
-"""Settings of others, and sections of them."""
+_USELESS = dict.fromkeys(
+    (f"policy.{name}" for name in ("activation", "cnn", "image_features", "network")), _OWN_LAYERS
+)
+"""Settings of others."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +55,7 @@ class FlashTrainConfig(ReplayTrainConfig):
     head: ClassVar[str] = "flash-sac"
     has_ranks: ClassVar[bool] = False  # a batch norm would need the rows of all ranks
 
-    def check(self) -> None:
-        super().check()
-        if self.offline:
-            raise ConfigError(_ONLINE)
-
     def why_useless(self, setting: str, given: Collection[str]) -> str:
-        section = setting.partition(".")[0]
-        return _USELESS.get(setting) or _USELESS.get(section) or super().why_useless(setting, given)
+        if setting == "flash.longest_noise" and self.offline:
+            return "nobody explores on recorded episodes; leave it out."
+        return _USELESS.get(setting) or super().why_useless(setting, given)

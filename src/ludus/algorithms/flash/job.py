@@ -1,7 +1,8 @@
-"""FlashSAC in environments."""
+"""FlashSAC in environments, and on recorded episodes."""
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from ludus.algorithms.flash.agent import FlashSAC, critic_bytes, make_flash_agent
@@ -11,6 +12,8 @@ from ludus.algorithms.flash.reward_factor import RewardFactor, discounted_return
 from ludus.algorithms.replay.agents import Agent
 from ludus.algorithms.replay.collector import ReplayCollector
 from ludus.algorithms.replay.config import ReplayTrainConfig
+from ludus.algorithms.replay.job import ReplayJob
+from ludus.algorithms.replay.offline import OfflineJob
 from ludus.algorithms.replay.online import OffPolicyJob
 from ludus.envs.vec import State, VecEnv, derive_seed
 from ludus.policies.flash_policy import FlashPolicy
@@ -24,13 +27,23 @@ _EPISODES, _STEPS = 10, 10_000  # that are labelled: so many episodes, or fewer 
 _FORGOTTEN = 0.01  # of what earlier labels told: half after 69 times
 
 
-class FlashJob(OffPolicyJob):
-    """As SAC's; but noise is held, and rewards are scaled by the returns of what was paid or learned."""
+def make_flash_job(config: FlashTrainConfig, device: torch.device) -> ReplayJob:
+    """From recorded episodes if there are some, else from environments."""
+    return OfflineFlashJob(config, device) if config.offline else FlashJob(config, device)
+
+
+class ScaledJob(ReplayJob):
+    """As SAC's; but rewards are scaled by the returns of what was paid or learned."""
 
     config: FlashTrainConfig
     _agent: FlashSAC
     _factor: RewardFactor
     _progress = 0.0
+
+    @property
+    def _is_paid(self) -> bool:
+        """Else a learned reward is the agent's."""
+        return self.config.reward.method == "none"
 
     def _make_agent(self, policy: ReplayPolicy, config: ReplayTrainConfig) -> Agent:
         assert isinstance(policy, FlashPolicy)
@@ -40,18 +53,6 @@ class FlashJob(OffPolicyJob):
         refuse_what_cannot_fit(needed, f"critics of width {width:,}", advice, policy.device)
         self._agent = make_flash_agent(policy, config, derive_seed(config.seed, 6))
         return self._agent
-
-    def _make_collector(self, envs: list[VecEnv], policy: ReplayPolicy) -> ReplayCollector:
-        config, rows = self.config, sum(env.num_rows for env in envs)
-        noise = HeldNoise(policy.head, config.flash.longest_noise, derive_seed(config.seed, 11))
-        self._is_paid = config.reward.method == "none"  # else a learned reward is the agent's
-        self._factor = RewardFactor(config.flash.highest_value, envs[0].device if self._is_paid else self.device)
-        returns = CollectedReturns(rows, config.replay.gamma, self._factor) if self._is_paid else None
-        return ReplayCollector(envs, policy, self.store, config.seed, noise, returns, config.cuda_graphs)
-
-    def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
-        self._progress = progress
-        return super().iteration(number, progress, show)
 
     def _learn(self, on_batch: Callable[[int], None]) -> dict[str, Tensor]:
         batches = self.config.replay.train_batches
@@ -92,8 +93,44 @@ class FlashJob(OffPolicyJob):
         return super().state(whole) | {self._kept_as: self._factor.state()}
 
     def load_state(self, state: State, iteration: int) -> bool:
+        self._factor.load_state(state[self._kept_as])
+        return super().load_state(state, iteration)
+
+
+class FlashJob(ScaledJob, OffPolicyJob):
+    """In environments, where noise is held."""
+
+    def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
+        self._progress = progress
+        return OffPolicyJob.iteration(self, number, progress, show)
+
+    def _make_collector(self, envs: list[VecEnv], policy: ReplayPolicy) -> ReplayCollector:
+        config, rows = self.config, sum(env.num_rows for env in envs)
+        noise = HeldNoise(policy.head, config.flash.longest_noise, derive_seed(config.seed, 11))
+        self._factor = RewardFactor(config.flash.highest_value, envs[0].device if self._is_paid else self.device)
+        returns = CollectedReturns(rows, config.replay.gamma, self._factor) if self._is_paid else None
+        return ReplayCollector(envs, policy, self.store, config.seed, noise, returns, config.cuda_graphs)
+
+    def load_state(self, state: State, iteration: int) -> bool:
         collector = state["collector"] or {}
         saved = state.get(self._kept_as) or collector.get("follower")  # where older checkpoints kept it
-        if saved is not None:
-            self._factor.load_state(saved)
-        return super().load_state(state, iteration)
+        return super().load_state(state | {self._kept_as: saved or self._factor.state()}, iteration)
+
+
+class OfflineFlashJob(ScaledJob, OfflineJob):
+    """On recorded episodes, whose returns are all known before the first gradient step."""
+
+    def __init__(self, config: FlashTrainConfig, device: torch.device) -> None:
+        super().__init__(config, device)
+        self._factor = RewardFactor(config.flash.highest_value, device)
+        if self._is_paid:
+            store = self.recorded.store
+            for slot in store.length.nonzero()[:, 0].tolist():
+                start = int(store.start[slot])
+                reward = store.reward[start : start + int(store.length[slot])]
+                self._factor.add(discounted_returns(reward[None], config.replay.gamma))
+
+    def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
+        self._progress = progress
+        self._agent.set_progress(progress)
+        return OfflineJob.iteration(self, number, progress, show)

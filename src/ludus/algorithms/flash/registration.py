@@ -1,4 +1,4 @@
-"""FlashSAC: learning from a replay that environments fill."""
+"""FlashSAC: learning from a replay that environments or recorded episodes fill."""
 
 import dataclasses
 from typing import Any
@@ -33,7 +33,7 @@ ALGORITHMS = (
         "flash-sac",
         "FlashSAC (Holiday-Robot 2026): SAC with normed networks and critics of distributions; wants a GPU.",
         FlashTrainConfig,
-        "ludus.algorithms.flash.job:FlashJob",
+        "ludus.algorithms.flash.job:make_flash_job",
         _adapted,
     ),
 )

@@ -222,5 +222,5 @@ class DQNTrainConfig(ReplayTrainConfig):
         super().check()
         for name in _IMITATION:
             if getattr(self.replay, name) > 0:
-                whose = f"--replay.{name} is of --algo sac and td3"
+                whose = f"--replay.{name} is of --algo sac, td3 and flash-sac"
                 raise ConfigError(f"{whose}: with dqn nothing is imitated; leave it at 0.")

@@ -80,7 +80,8 @@ def load_recorded(
     learned = [episode for episode in summary.episodes if (episode.file, episode.name) not in held]
     # Two rows more than all: the ring never has to let an episode go.
     rows = sum(episode.length + 1 for episode in learned) + 2
-    shape = (fields(summary), ((kept_action(summary),), torch.float32), rows, 0, 0)
+    longest = max(episode.length for episode in learned)
+    shape = (fields(summary), ((kept_action(summary),), torch.float32), rows, 0, longest)
     needed = store_bytes(*shape)
     beside = summary.memory_bytes * len(held) // max(1, len(summary.episodes))  # stays in the host's memory
     _refuse_what_cannot_fit(needed, beside, device, len(summary.episodes))

@@ -1,5 +1,6 @@
 """Recorded observations as rows of an environment's: which recorded one is which part."""
 
+import copy
 from collections.abc import Collection
 
 import gymnasium as gym
@@ -75,10 +76,21 @@ class RecordedRows:
         return made
 
     # As they were recorded ----------------------------------------------------------------------
+    def only(self, names: Collection[str]) -> "RecordedRows":
+        """The same of the parts that are named; of vectors that go by other names in the files, all or none."""
+        part = copy.copy(self)
+        part._images = [(image, key) for image, key in self._images if image.name in names]
+        kept = [vector for vector in self._vectors if vector.name in names]
+        if [vector.name for vector in self._vectors] == self._vector_keys:
+            part._vectors, part._vector_keys = kept, [vector.name for vector in kept]
+        elif not kept:
+            part._vectors, part._vector_keys = [], []
+        return part
+
     def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Of every recorded observation that rows hold."""
         images = {key: (self._shapes[key], torch.uint8) for _, key in self._images}
-        return {key: (self._shapes[key], torch.float32) for key in self._vector_keys if self._vectors} | images
+        return {key: (self._shapes[key], torch.float32) for key in self._vector_keys} | images
 
     def named(self, rows: Tensor) -> dict[str, Tensor]:
         """The recorded observations that rows of the environment hold, by their names in the file."""

@@ -37,7 +37,8 @@ def view_of_rows(policy: ReplayPolicy) -> RewardView:
 
 
 def view_of_recording(policy: ReplayPolicy, rows: RecordedRows) -> RewardView:
-    """Observations and actions as the files have them: so 'ludus label' can ask the network about files."""
+    """What critics see, and actions, as the files have them: so 'ludus label' can ask the network about files."""
     head, discrete = policy.head, isinstance(policy.head, GreedyHead)
     actions = head.start + head.linear.out_features if isinstance(head, GreedyHead) else head.action_size
-    return RewardView(rows.shapes(), actions, discrete, rows.named, head.to_env)
+    judged = rows.only(policy.judged_parts())
+    return RewardView(judged.shapes(), actions, discrete, judged.named, head.to_env)
