@@ -46,6 +46,7 @@ CASES = {
     ),
     "kuka-sb3": Case("kuka-sb3", 3, 100, "success_rate", 0.90),
     "kuka-large": Case("kuka-pick-place-large", 3, 200, "success_rate", 0.97, 0.90, 0.95),
+    "kuka-flash": Case("kuka-pick-place", 3, 200, "success_rate", 0.97, None, None, ("--algo", "flash-sac")),
     "kuka-goals": Case("kuka-goals", 3, 200, "success_rate", 0.97, None, None, ("--device", "cuda")),
     "fetch-reach": Case(
         "gym:FetchReach-v4", 3, 200, "success_rate", 0.99, 0.95, None, ("--algo", "sac")

@@ -496,3 +496,14 @@ def test_images_are_refused_with_the_algorithm_to_take() -> None:
     image, actions = gym.spaces.Box(0, 255, (12, 12, 3), np.uint8), gym.spaces.Box(-1, 1, (2,), np.float32)
     with pytest.raises(ConfigError, match="with images take --algo sac"):
         make_replay_policy("flash-sac", image, actions, PolicyConfig(hidden=(16, 16)), 0)
+
+
+def test_an_arm_on_a_cpu_has_small_networks_and_the_published_ones_elsewhere() -> None:
+    arm = find_preset("kuka-pick-place", "flash-sac").config
+    assert isinstance(arm, FlashTrainConfig)
+    assert (arm.policy.hidden, arm.flash.critic_width, arm.replay.batch_size) == ((64, 64), 64, 256)
+    assert (arm.replay.n_step, arm.replay.gamma, arm.env.num_envs) == (3, 0.97, 32)  # PPO's discount is the task's
+    for name in ("kuka-pick-place-large", "gym:HalfCheetah-v4"):
+        other = find_preset(name, "flash-sac").config
+        assert isinstance(other, FlashTrainConfig)
+        assert (other.policy.hidden, other.flash.critic_width, other.replay.batch_size) == ((128, 128), 256, 512)
