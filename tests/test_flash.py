@@ -501,7 +501,7 @@ def test_images_are_refused_with_the_algorithm_to_take() -> None:
 def test_an_arm_on_a_cpu_has_small_networks_and_the_published_ones_elsewhere() -> None:
     arm = find_preset("kuka-pick-place", "flash-sac").config
     assert isinstance(arm, FlashTrainConfig)
-    assert (arm.policy.hidden, arm.flash.critic_width, arm.replay.batch_size) == ((64, 64), 64, 256)
+    assert (arm.policy.hidden, arm.flash.critic_width, arm.replay.batch_size) == ((64, 64), 64, 128)
     assert (arm.replay.n_step, arm.replay.gamma, arm.env.num_envs) == (3, 0.97, 32)  # PPO's discount is the task's
     for name in ("kuka-pick-place-large", "gym:HalfCheetah-v4"):
         other = find_preset(name, "flash-sac").config

@@ -17,7 +17,7 @@ class _Sizes(NamedTuple):
     batch_size: int
 
 
-_SMALL = {"Pendulum-v1": _Sizes(32, 64, 128), "kuka": _Sizes(64, 64, 256)}
+_SMALL = {"Pendulum-v1": _Sizes(32, 64, 128), "kuka": _Sizes(64, 64, 128)}
 """For tasks that are learned on a CPU."""
 
 
