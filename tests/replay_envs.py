@@ -154,6 +154,29 @@ def make_seen_match(num_envs: int, length: int = 10, evaluation: bool = False) -
     return SeenMatch(num_envs, length, evaluation)
 
 
+class Echo(Task):
+    """The first step shows a number. It is seen no more, and the last move should equal it."""
+
+    truncate = False
+
+    def __init__(self, num_envs: int, length: int, discrete: bool, evaluation: bool) -> None:
+        super().__init__(num_envs, length, 2, discrete, evaluation)
+
+    def draw(self) -> Tensor:
+        return torch.rand((self.num_rows, 1), generator=self.random) * 2 - 1
+
+    def observe(self) -> Tensor:
+        shown = torch.where(self.left == self.length, self.at[:, 0], 0.0)
+        return torch.stack([shown, (self.left == 1).float()], 1)
+
+    def pay(self, move: Tensor) -> Tensor:
+        return torch.where(self.left == 1, -(move - self.at[:, 0]).abs(), 0.0)
+
+
+def make_echo(num_envs: int, length: int = 4, discrete: bool = False, evaluation: bool = False) -> Echo:
+    return Echo(num_envs, length, discrete, evaluation)
+
+
 class Broken(Line):
     """After a while it gives what is no number: as a reward, or to see, or to see last in an episode."""
 

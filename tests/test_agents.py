@@ -488,10 +488,3 @@ def test_an_action_space_that_does_not_fit_names_the_algorithms_that_do(
 ) -> None:
     with pytest.raises(ConfigError, match=advice):
         make_replay_head(kind, space, 4)
-
-
-@pytest.mark.parametrize("kind", ["sac", "td3", "dqn"])
-def test_a_memory_is_refused_with_the_algorithm_to_take(kind: str) -> None:
-    space = CHOICES if kind == "dqn" else BOX
-    with pytest.raises(ConfigError, match=r"learns from single steps.*--policy.memory none, or --algo ppo"):
-        make_replay_policy(kind, OBS, space, PolicyConfig(memory="lstm"), 0)

@@ -473,7 +473,7 @@ def test_the_published_settings_are_the_defaults() -> None:
 
 BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "choices": ("gym:CartPole-v1", {}, "FlashSAC needs continuous actions.*--algo dqn or ppo"),
-    "memory": ("gym:Pendulum-v1", {"policy.memory": "lstm"}, "FlashSAC learns from single steps.*--algo ppo"),
+    "memory": ("gym:Pendulum-v1", {"policy.memory": "lstm"}, "FlashSAC learns from single steps.*--algo sac"),
     "network": ("gym:Pendulum-v1", {"policy.network": "torch.nn:Linear"}, "your own take --algo sac"),
     "widths": ("gym:Pendulum-v1", {"policy.hidden": (64, 32)}, "one width: take --policy.hidden 128 128, not 64"),
     "no blocks": ("gym:Pendulum-v1", {"policy.hidden": ()}, "not none"),

@@ -37,6 +37,7 @@ CASES: dict[str, dict[str, Any]] = {
     "sac": {"reward.method": "none"},
     "td3": {"reward.method": "none", "algo": "td3", "replay.train_target": 2},
     "dqn": {"reward.method": "none", "algo": "dqn", "replay.train_target": 5, "replay.polyak": 0.0},
+    "memory": {"reward.method": "none", "policy.memory": "lstm", "policy.memory_size": 16, "replay.segment": 4},
     "flash": {"algo": "flash-sac", "flash.critic_width": 32, "reward.method": "none"},
     "flash-rrd": {"algo": "flash-sac", "flash.critic_width": 32, "reward.method": "rrd"},
     "rrd": {"reward.method": "rrd"},
@@ -53,9 +54,9 @@ def learner_of(case: str, cuda_graphs: bool, device: str) -> ReplayLearner:
     discrete = case == "dqn"
     action_space: Any = gym.spaces.Discrete(3) if discrete else gym.spaces.Box(-1.0, 1.0, (2,))
     policy = make_policy(config, gym.spaces.Box(-np.inf, np.inf, (5,)), action_space, torch.device(device))
-    store = EpisodeStore(
-        {"obs": ((5,), torch.float32)}, ((1 if discrete else 2,), torch.float32), 300, 0, 0, device
-    )
+    field = (1 if discrete else 2,), torch.float32
+    size = policy.state_size
+    store = EpisodeStore({"obs": ((5,), torch.float32)}, field, 300, 0, 0, device, state_size=size)
     random = torch.Generator().manual_seed(0)
     for length in (40, 25, 33):
         obs, reward = torch.randn((length + 1, 5), generator=random), torch.randn(length, generator=random)

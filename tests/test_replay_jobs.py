@@ -390,7 +390,6 @@ BAD: dict[str, tuple[str, str, Settings, str]] = {
     "memory": ("gym:Pendulum-v1", "sac", {"replay.capacity": 9 * 10**9}, "needs .*GB of memory.*replay.capacity"),
     "capacity": ("gym:Pendulum-v1", "sac", {"replay.capacity": 200}, "cannot hold one episode of 200.*201"),
     "sample size": ("gym:Pendulum-v1", "sac", {"rrd_sample_size": 48} | RRD, "not a multiple.*240 and 288 are"),
-    "memory policy": ("gym:Pendulum-v1", "sac", {"policy.memory": "lstm"}, "--policy.memory none, or --algo ppo"),
     "discrete sac": ("gym:CartPole-v1", "sac", {}, "SAC needs continuous actions.*--algo dqn or ppo"),
     "continuous dqn": ("gym:Pendulum-v1", "dqn", {}, "DQN chooses among.*--algo sac, td3, flash-sac or ppo"),
     "absent agents": ("pettingzoo:pettingzoo_test_envs:Arena", "dqn", {"env.num_envs": 2}, "agents come and go"),

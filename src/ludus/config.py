@@ -125,6 +125,8 @@ class TrainConfig:
     """Settings of the algorithm's sections that may be given without the section: batch_size."""
     layers_after_network: ClassVar[bool] = False
     """Whether built-in layers follow the features of a network of the user's."""
+    can_remember: ClassVar[bool] = False
+    """Whether its policy may have a memory."""
     has_ranks: ClassVar[bool] = False
     """Whether several processes can train one policy together: all that is learned goes through `ranks`."""
     imitates: ClassVar[bool] = False

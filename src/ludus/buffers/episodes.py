@@ -51,17 +51,22 @@ class EpisodeStore(Replay):
         device: torch.device | str,
         hidden_reward: bool = False,
         stacked_frames: int = 1,
+        state_size: int = 0,
     ) -> None:
-        """Of observations that are stacks of frames `obs` says what a stack is."""
+        """Of observations that are stacks of frames `obs` says what a stack is.
+
+        `state_size` is that of the hidden state which a policy with a memory has before each step.
+        """
         if lanes and longest >= capacity:
             raise ValueError(_too_long(longest, capacity))
         self.capacity, self.lanes, self.longest, self.device = capacity, lanes, longest, torch.device(device)
         self.stacked_frames = stacked_frames
-        shapes = store_shapes(obs, action, capacity, lanes, longest, hidden_reward, stacked_frames)
+        shapes = store_shapes(obs, action, capacity, lanes, longest, hidden_reward, stacked_frames, state_size)
         tensors = {name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes.items()}
         self.obs = {name: tensors[f"obs.{name}"] for name in obs}
         self.action, self.reward = tensors["action"], tensors["reward"]
         self.hidden_reward = tensors.get("hidden_reward")
+        self.hidden_state = tensors.get("hidden_state")  # [rows, state_size] before the observation was seen
         self._table = {name: tensors[name] for name in _TABLE}
         for name, column in self._table.items():
             setattr(self, name, column)
@@ -132,6 +137,13 @@ class EpisodeStore(Replay):
             source = torch.from_numpy(chosen).to(given.device, non_blocking=given.is_cuda)
             self._write(name, target, rows, self._newest(given.index_select(0, source)))
         self._begun[first + chosen] = True
+
+    def remember(self, state: Tensor, lanes: slice) -> None:
+        """The policy's hidden state before it sees the newest observation of a group of lanes."""
+        first, stop, _ = lanes.indices(self.lanes)
+        slots = slice(self._slots + first, self._slots + stop)
+        assert self.hidden_state is not None
+        self._write("hidden_state", self.hidden_state, self.start[slots] + self.length[slots], state)
 
     def append(
         self,
@@ -299,6 +311,19 @@ class EpisodeStore(Replay):
         number = torch.randint(total, (batches, n), generator=generator, device=self.device)
         return self._transitions(*self._locate(number, self._drawn_slots(open_too)), n_step, gamma)
 
+    def draw_segments(
+        self, batches: int, m: int, steps: int, generator: Generator, gamma: float = 0.99
+    ) -> TransitionDraw:
+        """[batches, steps, m] consecutive transitions: episode follows episode, the first the last.
+
+        So every transition is drawn equally often, and an episode shorter than a segment takes a part of it.
+        """
+        total = self.steps + self.open_steps
+        self._refuse_empty(total)
+        first = torch.randint(total, (batches, 1, m), generator=generator, device=self.device)
+        number = (first + torch.arange(steps, device=self.device)[:, None]) % total
+        return self._transitions(*self._locate(number, self._drawn_slots(open_too=True)), 1, gamma)
+
     def draw_best(
         self, batches: int, n: int, generator: Generator, top: int = 10, n_step: int = 1, gamma: float = 0.99
     ) -> TransitionDraw:
@@ -418,6 +443,7 @@ def store_shapes(
     longest: int,
     hidden_reward: bool = False,
     stacked_frames: int = 1,
+    state_size: int = 0,
 ) -> Fields:
     """Shape and type of every tensor of a store: what it allocates, and what a plan counts."""
     rows, slots = capacity + lanes * (longest + 1), capacity // 2 + 1 + lanes
@@ -426,6 +452,8 @@ def store_shapes(
     row |= {"action": action, "reward": ((), torch.float32)}
     if hidden_reward:
         row["hidden_reward"] = ((), torch.float32)
+    if state_size:
+        row["hidden_state"] = ((state_size,), torch.float32)
     shapes: Fields = {name: ((rows, *shape), dtype) for name, (shape, dtype) in row.items()}
     return shapes | {name: ((slots, *shape), dtype) for name, (shape, dtype) in _TABLE.items()}
 
@@ -438,9 +466,10 @@ def store_bytes(
     longest: int,
     hidden_reward: bool = False,
     stacked_frames: int = 1,
+    state_size: int = 0,
 ) -> int:
     """What a store will take, told before it is taken."""
-    shapes = store_shapes(obs, action, capacity, lanes, longest, hidden_reward, stacked_frames)
+    shapes = store_shapes(obs, action, capacity, lanes, longest, hidden_reward, stacked_frames, state_size)
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shapes.values())
 
 

@@ -140,7 +140,7 @@ def _applies(config: TrainConfig, section: str, name: str) -> bool:
     if section == "data" and name != "path":
         return config.offline
     if setting == "policy.memory":
-        return hasattr(config, "rollout")
+        return config.can_remember
     if section == "eval" and name != "every":
         return find_algorithm(config.algo).acts
     return not (section == "env" and name in _GIVEN_BY_NAME)

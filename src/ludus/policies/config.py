@@ -17,7 +17,8 @@ class PolicyConfig:
     activation: Activation = "tanh"
     """Non-linearity between layers."""
     memory: Literal["none", "lstm", "gru", "mingru"] = "none"
-    """What the policy remembers of an episode: nothing, or the state of a memory that follows the layers."""
+    """What the policy remembers of an episode: nothing, or the state of a memory that follows the layers. Of SAC
+    and TD3 it is part of the encoder, and the layers follow it."""
     memory_size: Annotated[int, Range(1, WIDEST_LAYER)] = 128
     """Width of the memory."""
     forget_bias: Annotated[float, Range(-100, 100)] = 1.0
@@ -44,12 +45,13 @@ class PolicyConfig:
     network_kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
     """Passed to it after the shape of one observation."""
 
-    def told(self) -> str:
+    def told(self, memory_first: bool = False) -> str:
         """64 × 64 × lstm 128, or the name of a network."""
         if self.network:
             return self.network
+        layers = [" × ".join(map(str, self.hidden))] if self.hidden else []
         memory = [] if self.memory == "none" else [f"{self.memory} {self.memory_size}"]
-        return " × ".join([*map(str, self.hidden), *memory])
+        return " × ".join([*memory, *layers] if memory_first else [*layers, *memory])
 
     @property
     def imports(self) -> tuple[str, ...]:

@@ -36,6 +36,11 @@ class GRURun:
         """[n, H] after the last step."""
         return self.h[-1]
 
+    @property
+    def states(self) -> Tensor:
+        """[T · n, H] after every step."""
+        return self.output
+
 
 class GRU(WrittenOut):
     """One layer. A row's state is its output [H]; zero at the start of an episode."""

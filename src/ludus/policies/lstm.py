@@ -88,6 +88,11 @@ class Run:
         """[n, 2 H] after the last step."""
         return torch.cat([self.space.h[-1], self.space.c[-1]], dim=1)
 
+    @property
+    def states(self) -> Tensor:
+        """[T · n, 2 H] after every step."""
+        return torch.cat([self.space.h, self.space.c], dim=2).flatten(0, 1)
+
 
 class LSTM(WrittenOut):
     """One layer. A row's state is one vector [2 H]: h, then c; zero at the start of an episode."""

@@ -54,6 +54,11 @@ class Run:
         """[n, H] after the last step."""
         return self.space.h[-1].clone()
 
+    @property
+    def states(self) -> Tensor:
+        """[T · n, H] after every step."""
+        return self.space.h.flatten(0, 1)
+
 
 class MinGRU(WrittenOut):
     """One layer. A row's state is h [H], zero at the start of an episode."""

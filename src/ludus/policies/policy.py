@@ -92,10 +92,7 @@ class Policy(nn.Module):
         """Registered here one by one, which gives their weights the names that they have in checkpoints."""
         config = self.config
         self.encoder: MLP | TapedEncoder = self._make_encoder(config.actor_parts, config.hidden)
-        self.memory: Memory | None = None
-        if config.memory != "none":
-            make = MEMORIES[config.memory]
-            self.memory = make(self.encoder.features, config.memory_size, config.forget_bias)
+        self.memory = self._make_memory(self.encoder.features)
         # Two encoders of images would take twice the time for little.
         two_encoders &= (
             self.memory is None and not config.shared_trunk and not isinstance(self.encoder, ImageEncoder)
@@ -104,6 +101,12 @@ class Policy(nn.Module):
         parts = config.critic_parts or config.actor_parts
         self.value_encoder = self._make_encoder(parts, config.hidden) if two_encoders else None
         return WrittenTrunk(self.encoder, self.value_encoder, self.memory)
+
+    def _make_memory(self, inputs: int) -> Memory | None:
+        config = self.config
+        if config.memory == "none":
+            return None
+        return MEMORIES[config.memory](inputs, config.memory_size, config.forget_bias)
 
     def _make_encoder(self, parts: tuple[str, ...], hidden: tuple[int, ...]) -> MLP | ImageEncoder:
         """Of parts of an observation; without hidden layers vectors stay as they are."""

@@ -109,7 +109,12 @@ class TapedEncoder(nn.Module):
     """Prepared rows → features, without a hidden state."""
 
     features: int
+    state_size = 0
     _space: gym.spaces.Box
+
+    def act(self, x: Prepared, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Features and the hidden state, which is empty."""
+        return self(x), state
 
     def outputs(self, x: Tensor, learned: int | None = None) -> list[Tensor]:
         """What `backward` needs, and last the features. Only the first `learned` rows, or all, are passed back."""
@@ -209,23 +214,29 @@ class Taped(nn.Module):
     # Learning -----------------------------------------------------------------------------------
     def forward_pass(self, x: Tensor, state: Tensor, keep: Tensor | None) -> TrunkPass:
         with taping():
-            actor, critic, last = self._run(x.clone(), state.clone(), None if keep is None else keep.clone())
-        return TrunkPass(actor.detach(), critic.detach(), last.detach(), (actor, critic))
+            actor, critic, states = self._run(x.clone(), state.clone(), None if keep is None else keep.clone())
+        return TrunkPass(actor.detach(), critic.detach(), states[-1].detach(), (actor, critic, states))
 
-    def _run(self, x: Tensor, state: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def _run(self, x: Tensor, state: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Features, and the hidden state after each step of the segments."""
         if not self.state_size:
-            return self.forward(x, state)
+            actor, critic, state = self.forward(x, state)
+            return actor, critic, [state]
         assert keep is not None
-        actors, critics = [], []
+        actors, critics, states = [], [], []
         for part, kept in zip(x.unflatten(0, keep.shape), keep[..., None], strict=True):
             actor, critic, state = self.forward(part, state * kept)
             actors.append(actor)
             critics.append(critic)
+            states.append(state)
         joined = torch.cat(actors)
-        return joined, joined if actors[0] is critics[0] else torch.cat(critics), state
+        return joined, joined if actors[0] is critics[0] else torch.cat(critics), states
+
+    def states(self, done: TrunkPass) -> Tensor:
+        return torch.cat([state.detach() for state in done.saved[2]])
 
     def backward(self, done: TrunkPass, actor_gradient: Tensor, critic_gradient: Tensor) -> None:
-        actor, critic = done.saved
+        actor, critic, _ = done.saved
         if actor is critic:
             write_gradients(self.module, [actor], [actor_gradient + critic_gradient])
         else:
@@ -244,21 +255,10 @@ class Taped(nn.Module):
 class ModuleEncoder(TapedEncoder):
     """A module of the user's that makes one kind of features and has no hidden state."""
 
-    def __init__(self, make: Any, space: gym.spaces.Box, kwargs: dict[str, Any], algo: str) -> None:
+    def __init__(self, taped: Taped, space: gym.spaces.Box) -> None:
         super().__init__()
-        self.taped, self._space = make_taped(make, space, kwargs), space
-        self.features = self.taped.features
-        name = type(self.taped.module).__name__
-        if self.taped.state_size:
-            raise ConfigError(
-                f"{algo} learns from single steps, and the network {name} has a hidden state (state_size): leave "
-                "it out, or take --algo ppo."
-            )
-        if not self.taped.shared:
-            raise ConfigError(
-                f"The network {name} gives the actor and the critic features of their own, which only PPO uses: "
-                f"for {algo} return one tensor."
-            )
+        self.taped, self._space = taped, space
+        self.features = taped.features
 
     def forward(self, x: Prepared) -> Tensor:
         return self.taped.act(x, _NO_STATE)[0]

@@ -56,6 +56,9 @@ class Trunk(Protocol):
         [horizon, segments] is 0 where it was reset before a step.
         """
 
+    def states(self, done: TrunkPass) -> Tensor:
+        """[n, state_size] the hidden state after every step of a pass of a recurrent trunk."""
+
     def backward(self, done: TrunkPass, actor_gradient: Tensor, critic_gradient: Tensor) -> None:
         """Write the gradient of every parameter, given those of the features, which may be overwritten."""
 
@@ -123,6 +126,10 @@ class WrittenTrunk:
             return TrunkPass(features, features, last_state, (outputs, run, None))
         judged = self.value_encoder.outputs(x)
         return TrunkPass(features, judged[-1], last_state, (outputs, run, judged))
+
+    def states(self, done: TrunkPass) -> Tensor:
+        states: Tensor = done.saved[1].states
+        return states
 
     def backward(self, done: TrunkPass, actor_gradient: Tensor, critic_gradient: Tensor) -> None:
         outputs, run, judged = done.saved

@@ -11,9 +11,12 @@ from ludus.ranges import WIDEST_LAYER, Range
 _OWN_LAYERS = (
     "FlashSAC has layers of its own, which see vectors: with images or a network of your own take --algo sac."
 )
-_USELESS = dict.fromkeys(
-    (f"policy.{name}" for name in ("activation", "cnn", "image_features", "network")), _OWN_LAYERS
-)
+_USELESS = {
+    **dict.fromkeys(
+        (f"policy.{name}" for name in ("activation", "cnn", "image_features", "network")), _OWN_LAYERS
+    ),
+    **dict.fromkeys(("replay.segment", "replay.burn_in"), "FlashSAC has no memory: for one take --algo sac."),
+}
 """Settings of others."""
 
 
@@ -53,6 +56,7 @@ class FlashTrainConfig(ReplayTrainConfig):
     """FlashSAC's own."""
 
     head: ClassVar[str] = "flash-sac"
+    can_remember: ClassVar[bool] = False
     has_ranks: ClassVar[bool] = False  # a batch norm would need the rows of all ranks
 
     def why_useless(self, setting: str, given: Collection[str]) -> str:

@@ -76,6 +76,7 @@ class OnPolicyTrainConfig(TrainConfig):
 
     section: ClassVar[str]
     """The name of the algorithm's section."""
+    can_remember: ClassVar[bool] = True
 
     @property
     def rollout(self) -> RolloutConfig:

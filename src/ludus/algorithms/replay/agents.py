@@ -8,7 +8,7 @@ has a batch of its own; a gradient step is one on all of them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -29,13 +29,14 @@ from ludus.algorithms.replay.config import (
 from ludus.envs.vec import State
 from ludus.policies.heads import Head
 from ludus.policies.mlp import MLP
+from ludus.policies.recurrent import BurnIn, RecurrentEncoder
 from ludus.policies.replay_heads import DeterministicHead, GreedyHead, SquashedHead
-from ludus.policies.replay_policy import FlatParameters, ReplayPolicy, Twin, flat_copies
+from ludus.policies.replay_policy import FlatParameters, ReplayPolicy, SharedEncoder, Twin, flat_copies
 from ludus.policies.taped import TapedEncoder
 
 _NO_CLIP = float("inf")
 _MOST_WEIGHT = 20.0  # of a recorded action, where advantages decide
-CriticEncoder = MLP | TapedEncoder  # without layers, where critics see numbers as they are
+CriticEncoder = MLP | SharedEncoder  # an MLP without layers, where critics see numbers as they are
 
 
 class Batch(NamedTuple):
@@ -47,6 +48,7 @@ class Batch(NamedTuple):
     discount: Tensor  # [n] of what follows; 0 where the task ended
     noise: Tensor  # [2n, noise of the head]
     await_reward: Callable[[], None] = lambda: None  # before it is read: it may be on its way, on another stream
+    burn_in: BurnIn | None = None  # of a policy with a memory, whose transitions are segments, time first
 
 
 class Agent(ABC):
@@ -140,15 +142,34 @@ def _weights(optimizer: FlatAdam, module: nn.Module) -> FlatParameters:
     return parameters, optimizer.flat[place : place + sum(p.numel() for p in parameters)]
 
 
+def _outputs(encoder: CriticEncoder, batch: Batch, after: bool) -> list[Any]:
+    """What `backward` needs, and last the features before the transitions, maybe also those after them."""
+    n = len(batch.reward)
+    x = batch.x if after else batch.x[:n]
+    if isinstance(encoder, RecurrentEncoder):
+        assert batch.burn_in is not None
+        return encoder.outputs(x, n, batch.burn_in)
+    return encoder.outputs(x, n) if after and isinstance(encoder, TapedEncoder) else encoder.outputs(x)
+
+
+def _features_after(encoder: CriticEncoder, batch: Batch) -> Tensor:
+    """Of the observations after the transitions."""
+    n = len(batch.reward)
+    if isinstance(encoder, RecurrentEncoder):
+        assert batch.burn_in is not None
+        return encoder.after(batch.x, n, batch.burn_in)
+    return encoder.forward(batch.x[n:])
+
+
 def _critic_gradients(
-    critics: Twin, encoder: CriticEncoder, seen: list[Tensor], recorded: Tensor, chosen: Tensor, target: Tensor
+    critics: Twin, encoder: CriticEncoder, seen: list[Any], recorded: Tensor, chosen: Tensor, target: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Write the gradients of critics and their encoder towards `target`, and return the policy's way up.
 
     `seen` are the encoder's outputs, of the n transitions first. Returns (d −min Q / d chosen action [n, actions],
     min Q of the chosen actions, the errors [2, n]).
     """
-    n, learns = len(target), isinstance(encoder, TapedEncoder)
+    n, learns = len(target), not isinstance(encoder, MLP)
     x = seen[-1][:n]
     inputs = torch.cat([torch.cat([x, x]), torch.cat([recorded, chosen])], 1)
     outputs, values = critics.outputs(inputs)  # [2, 2n]
@@ -201,23 +222,24 @@ class SAC(Agent):
             [*policy.parameters(), *own_encoder, *self.critics.parameters(), self.log_alpha], _NO_CLIP, eps=1e-8
         )
         judging = {"critics": _weights(self.optimizer, self.critics)}
-        if isinstance(self.encoder, TapedEncoder):
+        if not isinstance(self.encoder, MLP):
             judging["encoder"] = _weights(self.optimizer, self.encoder)
         self._judging = {name: flat for name, (_, flat) in judging.items()}
         targets, (critics, encoder) = flat_copies([self.critics, self.encoder], [*judging.values()])
         self._targets = dict(zip(judging, targets, strict=True))
         assert isinstance(critics, Twin)
-        assert isinstance(encoder, MLP | TapedEncoder)
+        assert isinstance(encoder, CriticEncoder)
         self.target_critics, self.target_encoder = critics, encoder
 
     def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
         n, x = len(batch.reward), batch.x
-        shared = self.policy.shared_encoder
-        seen = self.encoder.outputs(x[:n]) if shared is None else shared.outputs(x, n)
-        outputs, params = self.policy.outputs(x if shared is None else seen[-1], n)
+        shared = self.policy.shared_encoder is not None
+        seen = _outputs(self.encoder, batch, after=shared)
+        outputs, params = self.policy.outputs(seen[-1] if shared else x, n)
         sample = self.head.sample_with_log_prob(params, batch.noise)
         alpha = self.log_alpha.exp()
-        follows = self.target_critics.lower(torch.cat([self.target_encoder.forward(x[n:]), sample.action[n:]], 1))
+        after = _features_after(self.target_encoder, batch)
+        follows = self.target_critics.lower(torch.cat([after, sample.action[n:]], 1))
         batch.await_reward()
         target = torch.addcmul(batch.reward, batch.discount, follows - alpha * sample.log_prob[n:])
         now = sample.first(n)
@@ -285,7 +307,7 @@ class TD3(Agent):
         targets, (actor, encoder, critics) = flat_copies([policy, self.encoder, self.critics], flats)
         self._target_actor, self._target_weights = targets
         assert isinstance(actor, ReplayPolicy)
-        assert isinstance(encoder, MLP | TapedEncoder)
+        assert isinstance(encoder, CriticEncoder)
         assert isinstance(critics, Twin)
         self.target_policy, self.target_encoder, self.target_critics = actor, encoder, critics
 
@@ -299,12 +321,12 @@ class TD3(Agent):
         n, x = len(batch.reward), batch.x
         limit = self.td3.target_noise_clip
         noise = (batch.noise[n:] * self.td3.target_noise).clamp_(-limit, limit)
-        shared, after = self.policy.shared_encoder is not None, self.target_encoder.forward(x[n:])
+        shared, after = self.policy.shared_encoder is not None, _features_after(self.target_encoder, batch)
         next_action = (self.target_policy.params(after if shared else x[n:]).tanh() + noise).clamp_(-1.0, 1.0)
         follows = self.target_critics.lower(torch.cat([after, next_action], 1))
         batch.await_reward()
         target = torch.addcmul(batch.reward, batch.discount, follows)
-        seen = self.encoder.outputs(x[:n])
+        seen = _outputs(self.encoder, batch, after=False)
         outputs, params = self.policy.outputs(seen[-1] if shared else x[:n])
         action = params.tanh()
         way_up, q, errors = _critic_gradients(self.critics, self.encoder, seen, batch.action, action, target)
@@ -365,10 +387,10 @@ class DQN(Agent):
                 head.epsilon.fill_(self.dqn.epsilon + (self.dqn.epsilon_final - self.dqn.epsilon) * done)
 
     def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
-        n, x = len(batch.reward), batch.x
-        outputs, values = self.policy.outputs(x, n)
+        n, x, burn_in = len(batch.reward), batch.x, batch.burn_in
+        outputs, values = self.policy.outputs(x, n, burn_in)
         best = values[n:].argmax(1, keepdim=True)
-        follows = self.target_policy.params(x[n:]).gather(1, best).squeeze(1)
+        follows = self.target_policy.params_after(x, n, burn_in).gather(1, best).squeeze(1)
         batch.await_reward()
         target = torch.addcmul(batch.reward, batch.discount, follows)
         chosen = batch.action.long()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ludus import ranks
+from ludus.buffers.episodes import EpisodeStore
 from ludus.buffers.replay import Replay, after_step
 from ludus.envs.finite import refuse_non_finite
 from ludus.envs.vec import (
@@ -71,7 +72,7 @@ class Follower(Protocol):
 class _Group:
     """One group of environments, and the lanes of the store their episodes go to."""
 
-    def __init__(self, env: VecEnv, first: int, seed: int) -> None:
+    def __init__(self, env: VecEnv, policy: ReplayPolicy, first: int, seed: int) -> None:
         self.env = env
         self.lanes = slice(first, first + env.num_rows)
         self.stats = EpisodeStats(env.num_rows, env.device)
@@ -79,6 +80,12 @@ class _Group:
         if env.present is not None:  # which some say only now
             raise ConfigError(f"In {env.name} agents come and go, which only PPO can learn from: take --algo ppo.")
         self.action: Tensor | None = None  # in the head's units, while the environments step
+        self.state = policy.start(env.num_rows)  # what the policy remembers, before it acts
+        self.next_state = self.state  # and after that
+
+    def saved(self) -> State:
+        remembered = {"state": self.state.clone()} if self.state.numel() else {}
+        return {"env": self.env.state(), "stats": self.stats.state(), "obs": self.obs.clone(), **remembered}
 
 
 class ReplayCollector:
@@ -97,13 +104,13 @@ class ReplayCollector:
         self.store = store
         self._noise, self._follower = noise or FreshNoise(policy.head), follower
         self.groups: list[_Group] = []
+        self.actor = _LaggingCopy(policy, envs[0].device) if _apart(policy, envs[0]) else _Itself(policy)
         for i, env in enumerate(envs):
             first = self.groups[-1].lanes.stop if self.groups else 0
-            group = _Group(env, first, derive_seed(seed, *ranks.own_stream(0, i)))
+            group = _Group(env, self.actor.policy, first, derive_seed(seed, *ranks.own_stream(0, i)))
             store.begin_all(group.obs, group.lanes)
             self.groups.append(group)
         self.rows = self.groups[-1].lanes.stop
-        self.actor = _LaggingCopy(policy, envs[0].device) if _apart(policy, envs[0]) else _Itself(policy)
         stream = derive_seed(seed, *ranks.own_stream(1))
         self.generator = torch.Generator(device=self.actor.policy.device).manual_seed(stream)
         self.timing = Timing()
@@ -135,7 +142,7 @@ class ReplayCollector:
         for t in range(steps):
             for group in self.groups:
                 started = time.perf_counter()
-                group.action = self._choose(policy, group.obs, drawn[t, group.lanes], at_random)
+                group.action = self._choose(policy, group, drawn[t, group.lanes], at_random)
                 group.env.begin_step(head.to_env(group.action))
                 self.timing.act += time.perf_counter() - started
             for group in self.groups:
@@ -163,7 +170,7 @@ class ReplayCollector:
     def _device_step(self, at_random: bool) -> None:
         policy, drawn = self.actor.policy, self._drawn.index_select(0, self._tick)[0]
         for group in self.groups:
-            group.action = self._choose(policy, group.obs, drawn[group.lanes], at_random)
+            group.action = self._choose(policy, group, drawn[group.lanes], at_random)
             group.env.begin_step(policy.head.to_env(group.action))
         for group in self.groups:
             step = group.env.end_step()
@@ -172,14 +179,18 @@ class ReplayCollector:
             self._record(group, step)
         self._tick.add_(1)
 
-    def _choose(self, policy: ReplayPolicy, obs: Tensor, drawn: Tensor, at_random: bool) -> Tensor:
-        if at_random and policy.mask is None:
+    def _choose(self, policy: ReplayPolicy, group: _Group, drawn: Tensor, at_random: bool) -> Tensor:
+        if at_random and policy.mask is None and not policy.recurrent:
             return drawn
-        x = policy.prepare(obs)
-        if at_random:  # among the valid actions: the first of the noise is DQN's, whether to explore
-            return policy.head.mode(policy.masked(drawn[:, 1:], policy.apart(x)[1]))
-        params, _ = policy.params_of(x, policy.start(0))
-        return policy.head.sample(params, drawn)
+        x = policy.prepare(group.obs)
+        if not at_random or policy.recurrent:  # which remembers what it sees, whoever acts
+            params, group.next_state = policy.params_of(x, group.state)
+        if not at_random:
+            return policy.head.sample(params, drawn)
+        if policy.mask is None:
+            return drawn
+        # Among the valid actions: the first of the noise is DQN's, whether to explore.
+        return policy.head.mode(policy.masked(drawn[:, 1:], policy.apart(x)[1]))
 
     def _record(self, group: _Group, step: Step) -> None:
         if self._watcher is not None:
@@ -188,6 +199,10 @@ class ReplayCollector:
         if self._follower is not None:
             self._follower.add(step.reward, step.done, group.lanes)
         assert group.action is not None
+        if self.actor.policy.recurrent:
+            assert isinstance(self.store, EpisodeStore)
+            self.store.remember(group.state, group.lanes)
+            group.state = group.next_state.masked_fill(step.done[:, None], 0.0)
         self.store.record(group.action, step, group.env.hidden_reward, group.lanes)
         if self.store.recorded_by_graphs:
             group.obs.copy_(step.obs)  # in place, as graphs need
@@ -223,9 +238,8 @@ class ReplayCollector:
             group.env.set_progress(fraction)
 
     def state(self) -> State:
-        groups = [{"env": g.env.state(), "stats": g.stats.state(), "obs": g.obs.clone()} for g in self.groups]
         return {
-            "groups": groups,
+            "groups": [group.saved() for group in self.groups],
             "generator": self.generator.get_state(),
             "last_metrics": self._last_metrics,
             "noise": self._noise.state(),
@@ -236,6 +250,8 @@ class ReplayCollector:
         for group, saved in zip(self.groups, state["groups"], strict=True):
             group.env.load_state(saved["env"])
             group.stats.load_state(saved["stats"])
+            if "state" in saved:
+                group.state = saved["state"].to(group.env.device)
             if self.store.recorded_by_graphs:
                 group.obs.copy_(saved["obs"])
             else:

@@ -34,6 +34,10 @@ class ReplayConfig:
     """Discount of the future."""
     n_step: Annotated[int, Range(1, 10_000)] = 1
     """Rewards summed before the critic is asked for the rest."""
+    segment: Annotated[int, Range(1, 10_000)] = 16
+    """With a memory: consecutive steps that are learned from together; batch_size is a multiple of it."""
+    burn_in: Annotated[int, Range(0, 10_000)] = 16
+    """With a memory: steps before each segment that only bring its stored hidden state up to date."""
     her: Annotated[float, Range(-1, 1)] = -1.0
     """Goal environments: share of drawn transitions whose goal is replaced by one that their episode reached later
     (hindsight experience replay); 0: none; -1: 0.8 where the environment has goals."""
@@ -155,8 +159,15 @@ class StoreTrainConfig(TrainConfig):
 class ReplayTrainConfig(StoreTrainConfig):
     """A run that learns a policy from a replay."""
 
+    can_remember: ClassVar[bool] = True
     head: ClassVar[str]
     """Whose actions the policy has: "sac", "td3", "dqn" or "flash-sac"."""
+
+    def why_useless(self, setting: str, given: Collection[str]) -> str:
+        has_memory = self.policy.memory != "none" or self.policy.network
+        if setting in ("replay.segment", "replay.burn_in") and not has_memory:
+            return "it is of a policy with a memory, and there is none: add --policy.memory gru, or leave it out."
+        return super().why_useless(setting, given)
 
     @property
     def why_no_hindsight(self) -> str:

@@ -145,8 +145,11 @@ class ReplayJob(StoreJob):
         if config.reward.learned:
             reward = f"; {config.reward.told()}"
         name = REPLAY_KINDS.get(config.algo, config.algo.upper())
-        networks = f"{name}, networks {config.policy.told()}, batches of {replay.batch_size}"
-        return f"{networks}{reward}; seed {config.seed}"
+        layers, batches = config.policy.told(config.layers_after_network), f"batches of {replay.batch_size}"
+        if self.policy.recurrent:
+            segments = f"{replay.batch_size // replay.segment:,} segments of {replay.segment} steps"
+            batches = f"batches of {segments} after {replay.burn_in} of burn-in"
+        return f"{name}, networks {layers}, {batches}{reward}; seed {config.seed}"
 
 
 def make_policy(

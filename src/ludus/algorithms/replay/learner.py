@@ -11,6 +11,7 @@ from ludus.algorithms.replay.agents import Agent, Batch
 from ludus.algorithms.replay.batches import Batches
 from ludus.algorithms.replay.config import ReplayConfig
 from ludus.algorithms.replay.hindsight import Hindsight
+from ludus.algorithms.replay.memory import Segments
 from ludus.algorithms.replay.reward_view import RewardView
 from ludus.algorithms.reward.config import RewardConfig
 from ludus.algorithms.reward.rrd import RewardLearner, ircr_reward
@@ -47,6 +48,8 @@ class ReplayLearner(Batches):
         self.agent, self.config, self._batch_size = agent, config, config.batch_size
         self._shift = _shift_of(config, agent.policy)
         self.hindsight = hindsight
+        self._segments = Segments(store, config) if agent.policy.recurrent else None
+        self._burn_in_rows = 0 if self._segments is None else self._segments.burn_in_rows  # of a batch
         self.fixed_scale = False  # the normalisers know all there will be
         self.reward, self.reward_learner, self._reward_view = reward, reward_learner, reward_view
         self._totals = torch.zeros(len(agent.measures), device=store.device)
@@ -72,9 +75,18 @@ class ReplayLearner(Batches):
 
     # Drawing ------------------------------------------------------------------------------------
     def _draw(self) -> dict[str, Tensor]:
-        """Rows: those of observations before, then those after; in each the reward's sub-sequences come first."""
-        batches, drawn = self.train_batches, self._draw_transitions()
+        """Rows: those of observations before, then those after; in each the reward's sub-sequences come first.
+
+        The burn-in of a policy with a memory comes last.
+        """
+        batches = self.train_batches
         more: dict[str, Tensor] = {}
+        lead: list[TransitionDraw] = []
+        if self._segments is None:
+            drawn = self._draw_transitions()
+        else:
+            drawn, burn_in, more["first"], more["keep"] = self._segments.draw(batches, self.generator)
+            lead = [burn_in]
         if self.hindsight is not None:
             ahead = (self.config.n_step, self.config.gamma)
             drawn, more["goals"] = self.hindsight.relabel(self.store, drawn, *ahead, self.generator)
@@ -87,11 +99,13 @@ class ReplayLearner(Batches):
             row = sequence.row.flatten(1)
             before, after = torch.cat([row, before], 1), torch.cat([row + 1, after], 1)
         noise = self.agent.policy.head.noise((batches, 2 * self._batch_size), self.generator)
-        rows = torch.cat([before, after], 1)
+        rows = torch.cat([before, after, *(part.row for part in lead)], 1)
         if self.store.stacked_frames > 1:
-            more["starts"] = self.store.rows(drawn.slot, torch.zeros_like(drawn.t)).repeat(1, 2)
+            slot = torch.cat([part.slot for part in (drawn, drawn, *lead)], 1)
+            more["starts"] = self.store.rows(slot, torch.zeros_like(slot))
         if self._shift:
-            shifts = draw_shifts(2 * self._batch_size * batches, self._shift, self.generator)
+            shown = 2 * self._batch_size + self._burn_in_rows
+            shifts = draw_shifts(shown * batches, self._shift, self.generator)
             more["shifts"] = shifts.view(batches, -1, 2)
         return {"rows": rows, "reward": reward, "discount": drawn.discount, "noise": noise, **more}
 
@@ -141,7 +155,7 @@ class ReplayLearner(Batches):
     def _batch(self, update: int) -> None:
         store, n = self.store, self._batch_size
         rows, reward = self._at_tick("rows"), self._at_tick("reward")
-        half = len(rows) // 2
+        half = self._half(rows)
         starts = self._at_tick("starts") if store.stacked_frames > 1 else rows
         obs, action = store.observations(rows, starts), store.action.index_select(0, rows[:half])
         before, after = obs[:half], obs[half:]
@@ -156,13 +170,21 @@ class ReplayLearner(Batches):
         if self._shift:
             obs = shift_observations(self.agent.policy.obs_space, obs, self._at_tick("shifts"), self._shift)
         x, discount, noise = self.agent.policy.prepare(obs), self._at_tick("discount"), self._at_tick("noise")
-        batch = Batch(x, action, reward, discount, noise, await_reward)
+        burn_in = None
+        if self._segments is not None:
+            seen, _ = self.agent.policy.apart(x[2 * n :])
+            x, burn_in = x[: 2 * n], self._segments.lead(seen, self._at_tick("first"), self._at_tick("keep"))
+        batch = Batch(x, action, reward, discount, noise, await_reward, burn_in)
         measured = self.agent.learn(batch, update, self._is_measured(update))
         if self._side is not None:
             torch.cuda.current_stream().wait_stream(self._side)
         if measured is not None:
             self._totals += measured
             self._measured += 1
+
+    def _half(self, rows: Tensor) -> int:
+        """How many rows of a batch are of observations before a transition."""
+        return (len(rows) - self._burn_in_rows) // 2
 
     def _learn_reward(
         self, learner: RewardLearner, before: Tensor, action: Tensor, after: Tensor
@@ -208,7 +230,7 @@ class ReplayLearner(Batches):
         if self.fixed_scale or (normalizer is None and self.reward_learner is None):
             return
         rows = self._drawn["rows"][0]
-        half = len(rows) // 2  # the transitions are what comes last before it; sub-sequences may repeat steps
+        half = self._half(rows)  # the transitions are what comes last before it; sub-sequences may repeat steps
         obs = self.store.obs["obs"].index_select(0, rows[half - self._batch_size : half])
         if self.hindsight is not None:
             self.hindsight.show(obs, self._drawn["goals"][0])

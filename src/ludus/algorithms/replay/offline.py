@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.job import ReplayJob, make_policy, obs_field
+from ludus.algorithms.replay.memory import check_memory
 from ludus.algorithms.replay.recorded import Recorded, load_recorded
 from ludus.algorithms.replay.recorded_rows import RecordedRows
 from ludus.algorithms.replay.reward_view import view_of_recording
@@ -39,6 +40,7 @@ class OfflineJob(ReplayJob):
         env = make_eval_env(config.env, 1)
         policy = make_policy(config, env.obs_space, env.action_space, device)
         policy.interface = interface_of(env)
+        check_memory(config, policy, env)
         env.close()
         self._policy_of_data = policy
         self.recorded = load_recorded(

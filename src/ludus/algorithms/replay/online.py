@@ -8,6 +8,7 @@ from ludus.algorithms.replay.collector import ReplayCollector
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.hindsight import hindsight_warnings, make_hindsight
 from ludus.algorithms.replay.job import ReplayJob, make_policy, obs_field
+from ludus.algorithms.replay.memory import check_memory
 from ludus.algorithms.replay.ram import drawn_bytes
 from ludus.algorithms.reward.config import check_reward_config
 from ludus.buffers.episodes import EpisodeStore, store_bytes
@@ -39,8 +40,9 @@ class OffPolicyJob(ReplayJob):
         plan = make_plan(config, self._steps * rows * ranks.size(), replay.train_batches)
         policy = make_policy(config, envs[0].obs_space, envs[0].action_space, device)
         policy.interface = interface_of(envs[0])
+        check_memory(config, policy, envs[0])
         longest = replay.longest or envs[0].max_steps or _UNKNOWN_LENGTH
-        in_lanes = _is_work_of_one_device(envs, device)
+        in_lanes = _is_work_of_one_device(envs, device) and not policy.recurrent
         # In lanes an episode need be there as a whole only where its return is decomposed.
         in_turn = rows if in_lanes and config.reward.method != "none" else 1
         room = replay.capacity // in_turn
@@ -52,8 +54,8 @@ class OffPolicyJob(ReplayJob):
             self.cautions = (*unlimited, f"{told} --replay.longest makes more room.")
         fields = {"obs": obs_field(policy.obs_space)}, ((policy.head.action_size,), torch.float32)
         shape = (*fields, replay.capacity, rows, longest)
-        hidden, frames = config.episodic_reward, envs[0].stacked_frames
-        self._bytes = lane_store_bytes(*shape, hidden) if in_lanes else store_bytes(*shape, hidden, frames)
+        hidden, more = config.episodic_reward, (envs[0].stacked_frames, policy.state_size)
+        self._bytes = lane_store_bytes(*shape, hidden) if in_lanes else store_bytes(*shape, hidden, *more)
         refuse_what_cannot_fit(
             self._bytes, f"the replay, {replay.capacity:,} rows", "Make --replay.capacity smaller.", device
         )
@@ -64,7 +66,7 @@ class OffPolicyJob(ReplayJob):
             device,
         )
         store: Replay = (
-            LaneStore(*shape, device, hidden) if in_lanes else EpisodeStore(*shape, device, hidden, frames)
+            LaneStore(*shape, device, hidden) if in_lanes else EpisodeStore(*shape, device, hidden, *more)
         )
         hindsight = make_hindsight(config, envs[0])
         self.warnings += hindsight_warnings(config, envs[0])

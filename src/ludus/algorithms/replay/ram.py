@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.replay.agents import Agent
-from ludus.algorithms.replay.config import ReplayTrainConfig
+from ludus.algorithms.replay.config import ReplayConfig, ReplayTrainConfig
 from ludus.envs.goals import goal_parts
+from ludus.policies.recurrent import RecurrentEncoder
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.policies.taped import TapedEncoder
 from ludus.training.ram import size
@@ -36,7 +37,7 @@ def plan_memory(
     """Of a replay that takes `store` bytes."""
     weights = sum(4 * optimizer.flat.nbytes for optimizer in optimizers)
     targets = sum(target.nbytes for target in agent.targets.values())
-    gradient = config.replay.batch_size * _bytes_of_a_transition(agent)
+    gradient = config.replay.batch_size * _bytes_of_a_transition(agent, config.replay)
     return ReplayMemoryPlan(store, drawn_bytes(config, agent.policy), gradient, weights + targets)
 
 
@@ -46,15 +47,26 @@ def drawn_bytes(config: ReplayTrainConfig, policy: ReplayPolicy) -> int:
     a_batch = config.replay.batch_size * (2 * 8 + 4 + 4 + 2 * 4 * policy.head.noise_size + shifts)
     goals = goal_parts(policy.obs_space)
     a_batch += 0 if goals is None else config.replay.batch_size * 4 * goals[1].size
+    if policy.recurrent:
+        a_batch += math.ceil(config.replay.batch_size * (4 + (8 + 4 + shifts / 2) * _burn_in_share(config.replay)))
     a_batch += 8 * 4 * config.reward.rrd_batch_size if config.reward.learned else 0
     return 2 * config.replay.train_batches * a_batch
 
 
-def _bytes_of_a_transition(agent: Agent) -> int:
+def _burn_in_share(replay: ReplayConfig) -> float:
+    """Steps of the burn-in to each that is learned."""
+    return replay.burn_in / replay.segment
+
+
+def _bytes_of_a_transition(agent: Agent, replay: ReplayConfig) -> int:
     """Two observations are gathered, maybe shifted, and one is copied to be taped; the rest is computed."""
     policy = agent.policy
     row = math.prod(policy.obs_space.shape)
     seen = policy.shared_encoder or policy.encoder
+    if isinstance(seen, RecurrentEncoder):  # the target encoder holds half as much: nothing is passed back there
+        steps = 1.5 * (1 + _burn_in_share(replay))
+        above = 2 * agent.numbers_of_a_row() if seen is policy.shared_encoder else 0
+        return math.ceil(4 * (steps * (sum(seen.numbers_of_a_step()) + row) + above + 2 * row))
     if isinstance(seen, TapedEncoder):
         width = 1 if policy.obs_space.dtype == "uint8" else 4
         return 5 * width * row + 4 * seen.numbers_of_a_transition()
