@@ -101,12 +101,13 @@ def _kuka(config: ReplayTrainConfig) -> dict[str, Any]:
     """Rewards of three steps at a time tell the critics sooner; then an update every second step will do."""
     few = config.env.num_envs < _MOST_ENVS  # as the preset has it
     arms: dict[str, Any] = {} if few else {"num_envs": 32}
+    steps = config.loop.total_steps if config.stages else 120_000  # stages are made for the preset's steps
     return {
         "env": dataclasses.replace(config.env, **arms),
         "replay": dataclasses.replace(
             config.replay, warmup=5_000, steps=512, train_batches=256, n_step=3, learning_rate=1e-3
         ),
-        "loop": LoopConfig(total_steps=120_000, iterations=10),
+        "loop": LoopConfig(total_steps=steps, iterations=10),
         "eval": EvalConfig(every=10_000, episodes=100, stochastic=False, final_episodes=200),
     }
 
