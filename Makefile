@@ -42,16 +42,18 @@ $(VENV)/.warp: $(VENV)/.installed
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[gpu]'
 	@touch $@
 
-# Two processes by default: each takes up to 2 GB. What a process has not begun, an idle one takes over.
+# Each process takes up to 2 GB. What one has not begun, an idle one takes over. Of the quick tests many wait for
+# processes that they start: a third makes use of the cores meanwhile. The slow ones fill two cores by themselves.
 # The types are checked beside them, or a core would have nothing to do for that long.
-WORKERS ?= 2
+WORKERS ?= 3
+WORKERS_FOR_ALL ?= 2
 PYTEST_FLAGS ?=
 
 test: $(VENV)/.warp  ## lint, types and the tests (about 6 minutes on two cores)
 	@$(MAKE) --no-print-directory -j 2 pytest lint
 
 test-all: $(VENV)/.warp  ## the slow tests too (about 25 minutes)
-	@$(MAKE) --no-print-directory -j 2 pytest lint PYTEST_FLAGS="-m ''"
+	@$(MAKE) --no-print-directory -j 2 pytest lint PYTEST_FLAGS="-m ''" WORKERS=$(WORKERS_FOR_ALL)
 
 .PHONY: pytest
 pytest:
