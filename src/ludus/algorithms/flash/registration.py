@@ -1,38 +1,55 @@
 """FlashSAC: learning from a replay that environments or recorded episodes fill."""
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 from ludus.algorithms.flash.config import FlashTrainConfig
+from ludus.algorithms.ppo.config import PPOTrainConfig
 from ludus.algorithms.registry import Algorithm
-from ludus.algorithms.replay.defaults import adapted, name_of_task
-from ludus.config import TrainConfig
-
-
-class _Sizes(NamedTuple):
-    """Of networks and batches."""
-
-    policy_width: int
-    critic_width: int
-    batch_size: int
-
-
-_SMALL = {"Pendulum-v1": _Sizes(32, 64, 128), "kuka": _Sizes(64, 64, 128)}
-"""For tasks that are learned on a CPU."""
+from ludus.algorithms.replay.defaults import adapted
+from ludus.config import EvalConfig, LoopConfig, TrainConfig
+from ludus.envs.kuka.config import KukaConfig
 
 
 def _adapted(config: TrainConfig) -> FlashTrainConfig:
     """Published settings, whatever the task: but for networks and batches, those of SAC."""
     changed, usual = adapted(config, FlashTrainConfig), FlashTrainConfig()
-    published = _Sizes(usual.policy.hidden[0], usual.flash.critic_width, usual.replay.batch_size)
-    sizes = _SMALL.get(name_of_task(config), published)
-    replay: dict[str, Any] = {"batch_size": sizes.batch_size, "polyak": usual.replay.polyak}
-    return dataclasses.replace(
+    settings: dict[str, Any] = {"batch_size": usual.replay.batch_size, "polyak": usual.replay.polyak}
+    published = dataclasses.replace(
         changed,
         precision=usual.precision,
-        policy=dataclasses.replace(changed.policy, hidden=(sizes.policy_width,) * 2),
-        replay=dataclasses.replace(changed.replay, **replay),
-        flash=dataclasses.replace(changed.flash, critic_width=sizes.critic_width),
+        policy=dataclasses.replace(changed.policy, hidden=usual.policy.hidden),
+        replay=dataclasses.replace(changed.replay, **settings),
+    )
+    if getattr(config.env, "id", "") == "Pendulum-v1":
+        return _narrow(published, policy_width=32, critic_width=64, batch_size=128)
+    if isinstance(config, PPOTrainConfig) and isinstance(config.env, KukaConfig) and config.device == "cpu":
+        return _kuka(published, config)
+    return published
+
+
+def _narrow(config: FlashTrainConfig, policy_width: int, critic_width: int, batch_size: int) -> FlashTrainConfig:
+    """Networks and batches for a task that is learned on a CPU."""
+    return dataclasses.replace(
+        config,
+        policy=dataclasses.replace(config.policy, hidden=(policy_width, policy_width)),
+        replay=dataclasses.replace(config.replay, batch_size=batch_size),
+        flash=dataclasses.replace(config.flash, critic_width=critic_width),
+    )
+
+
+def _kuka(config: FlashTrainConfig, preset: PPOTrainConfig) -> FlashTrainConfig:
+    """Rewards of three steps at a time tell the critics sooner; then an update every second step will do."""
+    arms: dict[str, Any] = {"num_envs": min(preset.env.num_envs, 32)}
+    pace: dict[str, Any] = {"warmup": 5_000, "steps": 512, "train_batches": 256}
+    narrow = _narrow(config, policy_width=64, critic_width=64, batch_size=128)
+    return dataclasses.replace(
+        narrow,
+        env=dataclasses.replace(narrow.env, **arms),
+        replay=dataclasses.replace(narrow.replay, **pace, n_step=3, learning_rate=1e-3, gamma=preset.ppo.gamma),
+        # Stages are made for the preset's steps.
+        loop=LoopConfig(total_steps=preset.loop.total_steps if preset.stages else 120_000, iterations=10),
+        eval=EvalConfig(every=10_000, episodes=100, stochastic=False, final_episodes=200),
     )
 
 

@@ -12,7 +12,6 @@ from ludus.algorithms.replay.config import (
     TD3TrainConfig,
 )
 from ludus.config import EvalConfig, LoopConfig, TrainConfig, convert
-from ludus.envs.kuka.config import KukaConfig
 from ludus.policies.config import PolicyConfig
 
 _NETWORKS = PolicyConfig(hidden=(256, 256), activation="relu", normalize_obs=False)
@@ -33,19 +32,13 @@ def adapted(config: TrainConfig, kind: type[C]) -> C:
         groups=1,
         env=dataclasses.replace(config.env, **few),
         policy=_networks(config.policy, kind),
-        replay=dataclasses.replace(_replay(kind), **_discount(config)),
+        replay=_replay(kind),
         loop=dataclasses.replace(config.loop, iterations=10),
         eval=EvalConfig(every=10_000, episodes=10, stochastic=False),
     )
-    tune = next((tune for begin, tune in _TUNED.items() if name_of_task(config).startswith(begin)), None)
+    env_id = getattr(config.env, "id", "")
+    tune = next((tune for begin, tune in _TUNED.items() if env_id.startswith(begin)), None)
     return changed if tune is None else dataclasses.replace(changed, **tune(changed))
-
-
-def name_of_task(config: TrainConfig) -> str:
-    """By which settings are known that suit it: an environment's id, or "kuka" for arms on a CPU; else nothing."""
-    if isinstance(config.env, KukaConfig) and not config.env.image_size and config.device == "cpu":
-        return "kuka"
-    return str(getattr(config.env, "id", ""))
 
 
 def _networks(of_job: PolicyConfig, kind: type[ReplayTrainConfig]) -> PolicyConfig:
@@ -62,12 +55,6 @@ def _networks(of_job: PolicyConfig, kind: type[ReplayTrainConfig]) -> PolicyConf
 def _is_slow_to_collect(config: TrainConfig) -> bool:
     """Gymnasium's environments step one after the other: more of them are only older experience."""
     return hasattr(config.env, "id")
-
-
-def _discount(config: TrainConfig) -> dict[str, Any]:
-    """A task of Ludus' own says how far ahead its reward looks, whatever learns it."""
-    ppo = None if hasattr(config.env, "id") else getattr(config, "ppo", None)
-    return {} if ppo is None else {"gamma": ppo.gamma}
 
 
 def _replay(kind: type[ReplayTrainConfig]) -> ReplayConfig:
@@ -95,21 +82,6 @@ def _cart_pole(config: ReplayTrainConfig) -> dict[str, Any]:
     if isinstance(config, DQNTrainConfig):
         tuned["dqn"] = dataclasses.replace(config.dqn, epsilon_until=0.16, epsilon_final=0.04)
     return tuned
-
-
-def _kuka(config: ReplayTrainConfig) -> dict[str, Any]:
-    """Rewards of three steps at a time tell the critics sooner; then an update every second step will do."""
-    few = config.env.num_envs < _MOST_ENVS  # as the preset has it
-    arms: dict[str, Any] = {} if few else {"num_envs": 32}
-    steps = config.loop.total_steps if config.stages else 120_000  # stages are made for the preset's steps
-    return {
-        "env": dataclasses.replace(config.env, **arms),
-        "replay": dataclasses.replace(
-            config.replay, warmup=5_000, steps=512, train_batches=256, n_step=3, learning_rate=1e-3
-        ),
-        "loop": LoopConfig(total_steps=steps, iterations=10),
-        "eval": EvalConfig(every=10_000, episodes=100, stochastic=False, final_episodes=200),
-    }
 
 
 def _fetch(config: ReplayTrainConfig) -> dict[str, Any]:
@@ -143,7 +115,7 @@ def _goal_settings(config: ReplayTrainConfig, hidden: tuple[int, ...], **replay:
     return settings
 
 
-# By the beginning of the task's name.
+# By the beginning of the environment's id.
 _TUNED: dict[str, Callable[[ReplayTrainConfig], dict[str, Any]]] = {
     "FetchReach-": _fetch_reach,
     "FetchPickAndPlace-": _fetch,
@@ -151,5 +123,4 @@ _TUNED: dict[str, Callable[[ReplayTrainConfig], dict[str, Any]]] = {
     "FetchSlide-": _fetch,
     "Pendulum-v1": _pendulum,
     "CartPole-v1": _cart_pole,
-    "kuka": _kuka,
 }
