@@ -3,12 +3,17 @@
 python benchmarks/replay.py                    one core, HalfCheetah sizes, both in turns in one process
 python benchmarks/replay.py --device cuda      on a GPU, ours alone
 python benchmarks/replay.py --only FlashSAC    with batches of 512, twice those of the others; 21 GFLOP each
+python benchmarks/replay.py --device cuda --only FlashSAC --processes 6     six at once: start NVIDIA's MPS before
+python benchmarks/replay.py --stepping half-cheetah    FlashSAC while 1,024 environments step on the same GPU
 """
 
 import argparse
 import dataclasses
 import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -17,6 +22,7 @@ import torch
 
 from ludus.algorithms.flash.agent import make_flash_agent
 from ludus.algorithms.flash.config import FlashTrainConfig
+from ludus.algorithms.flash.job import FlashJob, make_flash_job
 from ludus.algorithms.replay.agents import Agent, make_agent
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.job import make_learner, make_policy
@@ -29,6 +35,8 @@ from ludus.settings import apply_overrides
 from ludus.training.device import PRECISIONS, find_device
 
 OBS, ACTIONS, EPISODE = 17, 6, 1000  # HalfCheetah
+MANY = 1_024  # environments on a GPU
+_NAME = 22  # letters of a line that are its case
 CASES: dict[str, dict[str, Any]] = {
     "SAC": {"reward.method": "none"},
     "TD3": {"reward.method": "none"},
@@ -76,6 +84,67 @@ def seconds_of_update(learner: ReplayLearner) -> float:
     return time.perf_counter() - started
 
 
+def measure_stepping(preset: str, batch_size: int, iterations: int) -> None:
+    """FlashSAC on a GPU, alone and while the environments step there; two batches for every 1,024 steps."""
+    steps, batches = 8 * MANY, 16
+    overrides: dict[str, Any] = {
+        "device": "cuda",
+        "env.num_envs": MANY,
+        "replay.steps": steps,
+        "replay.train_batches": batches,
+        "replay.batch_size": batch_size,
+        "replay.warmup": 4 * steps,
+        "replay.capacity": 10_000_000,
+        "loop.total_steps": 10_000_000,
+    }
+    config = apply_overrides(find_preset(preset, "flash-sac").config, overrides)
+    assert isinstance(config, FlashTrainConfig)
+    torch.set_float32_matmul_precision(PRECISIONS[config.precision])
+    job = make_flash_job(config, find_device("cuda"))
+    done = 0
+
+    def iterate(times: int) -> None:
+        nonlocal done
+        for _ in range(times):
+            job.iteration(done, 0.0, lambda steps, batch: None)
+            done += 1
+
+    iterate(10)
+    together = seconds_of(lambda: iterate(iterations)) / iterations
+    assert isinstance(job, FlashJob)
+    alone = seconds_of(lambda: [job.learner.update() for _ in range(iterations)]) / iterations
+    collect = (
+        seconds_of(lambda: [job.collector.collect(steps // MANY, False) for _ in range(iterations)]) / iterations
+    )
+    print(
+        f"{preset}, {MANY:,} environments, batches of {batch_size:,}: {batches / together:.0f} updates/s and "
+        f"{steps / together:,.0f} steps/s; learning alone {batches / alone:.0f} updates/s, stepping alone "
+        f"{steps / collect:,.0f} steps/s"
+    )
+    job.close()
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def run_processes(count: int, arguments: list[str]) -> None:
+    """The same command so many times at once; what each reached lies in its output."""
+    command = [sys.executable, *sys.argv[:1], *arguments]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+    rates: dict[str, list[float]] = {}
+    for process in processes:
+        for line in process.communicate()[0].splitlines():
+            name, rate = line[:_NAME].strip(), line[_NAME:].split()[0]
+            rates.setdefault(name, []).append(float(rate))
+    for name, values in rates.items():
+        print(f"{name:{_NAME}} {sum(values):8.0f} updates/s of {len(values)} processes together")
+
+
 def seconds_of_drawing(learner: ReplayLearner) -> float:
     """Drawing the iteration's batches and gathering one after another, without learning."""
     rows = [learner._drawn["rows"][i] for i in range(learner.train_batches)]
@@ -110,8 +179,17 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES), metavar="CASE")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--batches", type=int, default=0, help="of one measurement; 0: 100, on a GPU 1000")
+    parser.add_argument("--processes", type=int, default=1, help="at once; how fast all are together")
+    parser.add_argument("--stepping", default="", metavar="PRESET", help="FlashSAC while 1,024 of these step")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.stepping:
+        measure_stepping(arguments.stepping, 2_048, 20)
+        return
+    if arguments.processes > 1:
+        own = ["--device", arguments.device, "--precision", arguments.precision, "--only", *arguments.only]
+        run_processes(arguments.processes, [*own, "--repeats", str(arguments.repeats)])
+        return
     torch.set_float32_matmul_precision(PRECISIONS[arguments.precision])
     batches = arguments.batches or (100 if arguments.device == "cpu" else 1000)
     learners = {case: learner_of(config_of(case, arguments.device, batches), 100) for case in arguments.only}
@@ -129,7 +207,7 @@ def main() -> None:
     rates = {name: batches / statistics.median(values) for name, values in times.items()}
     for name, rate in rates.items():
         beside = f", {rate / rates['Stable-Baselines3 SAC']:.2f} × Stable-Baselines3's SAC" if peer else ""
-        print(f"{name:22} {rate:8.0f} updates/s ({1e3 / rate:.2f} ms){beside}")
+        print(f"{name:{_NAME}} {rate:8.0f} updates/s ({1e3 / rate:.2f} ms){beside}")
     if peer and "SAC + RRD" in learners:
         case = "SAC + RRD"
         share = statistics.median(seconds_of_drawing(learners[case]) for _ in range(5)) / statistics.median(

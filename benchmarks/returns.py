@@ -4,11 +4,13 @@ python benchmarks/returns.py pendulum            on a CPU: minutes a run
 python benchmarks/returns.py mujoco --device cuda --parallel 16     on a GPU: hours of one core each otherwise
 python benchmarks/returns.py flash --device cuda --parallel 6       five runners of Gymnasium, a million steps
 python benchmarks/returns.py flash-rrd --device cuda --parallel 6   from one return per episode, beside dense
+python benchmarks/returns.py flash --device cuda --parallel 10 --seeds 1 --stop-at 500k     half of it, one seed
 
 Interrupted, the same command goes on where it was. `--table` only reads what there is.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import subprocess
@@ -57,18 +59,18 @@ def _runner(task: str, method: str, seeds: int, *flags: str) -> Case:
 
 
 def _published(task: str, method: str, *flags: str) -> Case:
-    """As FlashSAC was measured: 50 deterministic episodes every 100,000 steps, and the last of them counts."""
+    """As FlashSAC was measured: by 50 deterministic episodes, of which the last evaluation counts."""
     measured = (
         "--total-steps",
         "1M",
         "--eval.every",
-        "100k",
+        "250k",
         "--eval.episodes",
         "50",
         "--eval.final-episodes",
         "0",
     )
-    flags = (*measured, "--checkpoint.every", "20k", "--precision", "tf32", *flags)
+    flags = (*measured, "--checkpoint.every", "250k", "--precision", "tf32", *flags)
     return Case(f"{task}-v4", method, f"gym:{task}-v4", flags)
 
 
@@ -138,7 +140,9 @@ def command_of(case: Case, seed: int, folder: Path, device: str) -> list[str]:
     return [*program, "train", case.preset, *case.flags, *flags]
 
 
-def run_all(cases: list[Case], root: Path, device: str, parallel: int, seconds: float) -> None:
+def run_all(
+    cases: list[Case], root: Path, device: str, parallel: int, seconds: float, more: tuple[str, ...] = ()
+) -> None:
     """Start as many as may run at once; at the end of the time they are asked to stop, and save."""
     deadline = time.monotonic() + seconds
     waiting = [(case, seed) for case in cases for seed in range(case.seeds)]
@@ -153,7 +157,9 @@ def run_all(cases: list[Case], root: Path, device: str, parallel: int, seconds: 
             log = (root / f"{folder.name}.log").open("ab")
             environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": "1"}
             running.append(
-                subprocess.Popen(command_of(case, seed, folder, device), stdout=log, stderr=log, env=environment)
+                subprocess.Popen(
+                    [*command_of(case, seed, folder, device), *more], stdout=log, stderr=log, env=environment
+                )
             )
         time.sleep(0.5)
     for process in running:
@@ -191,12 +197,19 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop, and save, after so long")
+    parser.add_argument("--seeds", type=int, default=100, help="of each case at most")
+    parser.add_argument("--stop-at", default="", metavar="STEP", help="before the end, where the schedule goes on")
     parser.add_argument("--only", default="", help="part of a task's or a method's name")
     parser.add_argument("--table", action="store_true", help="only print what there is")
     arguments = parser.parse_args()
-    cases = [c for c in SUITES[arguments.suite] if arguments.only in f"{c.task} {c.method}"]
+    cases = [
+        dataclasses.replace(case, seeds=min(case.seeds, arguments.seeds))
+        for case in SUITES[arguments.suite]
+        if arguments.only in f"{case.task} {case.method}"
+    ]
     if not arguments.table:
-        run_all(cases, arguments.root, arguments.device, arguments.parallel, arguments.seconds)
+        more = ("--stop-at", arguments.stop_at) if arguments.stop_at else ()
+        run_all(cases, arguments.root, arguments.device, arguments.parallel, arguments.seconds, more)
     print_table(cases, arguments.root)
 
 

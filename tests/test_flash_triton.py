@@ -16,6 +16,8 @@ from ludus.policies import flash_layers, replay_heads
 from ludus.policies import flash_triton as kernels
 from test_flash import agent_of, batch_of, learn
 
+pytestmark = pytest.mark.gpu
+
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 MOMENTUM, EPS, HIGHEST, BINS = 0.01, 1e-5, 5.0, 21
 
@@ -25,7 +27,7 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
-    torch.testing.assert_close(found, wanted.to(found.dtype), rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(found, wanted.to(found), rtol=2e-5, atol=2e-5)
 
 
 @pytest.mark.parametrize("batch_statistics", [True, False])

@@ -120,6 +120,26 @@ def test_transitions_are_those_that_are_still_there_each_as_likely(n_step: int) 
             assert all(abs(counts[number] - share) < 6 * math.sqrt(share) for number in expected)
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_what_is_drawn_outlasts_the_steps_that_rows_are_kept_free_for(steps: int) -> None:
+    everything, generator = Everything(5), torch.Generator().manual_seed(1)
+    store = everything.store
+    lost_without = False
+    for kept_free in (2 * steps, 0):
+        store.kept_free = kept_free
+        for _ in range(40):
+            everything.step()
+            drawn = store.draw_transitions(1, 500, generator, 2, GAMMA)
+            rows = torch.cat([drawn.row, drawn.next_row])
+            before = store.obs["obs"][rows]
+            for _ in range(steps):
+                everything.step()
+            same = torch.equal(store.obs["obs"][rows], before)
+            assert same or not kept_free
+            lost_without |= not same
+    assert lost_without
+
+
 def test_sequences_are_of_whole_episodes_in_proportion_to_their_length() -> None:
     everything, k = Everything(3), 3
     store, generator = everything.store, torch.Generator().manual_seed(1)

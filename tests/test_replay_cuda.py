@@ -15,7 +15,9 @@ from ludus.algorithms.replay.agents import make_agent
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.job import make_learner, make_policy
 from ludus.algorithms.replay.learner import ReplayLearner
+from ludus.algorithms.replay.online import OffPolicyJob
 from ludus.buffers.episodes import EpisodeStore
+from ludus.buffers.lanes import LaneStore
 from ludus.envs.vec import derive_seed
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
@@ -83,6 +85,34 @@ def test_a_graph_trains_as_single_calls_do(case: str, device: str, recordings: R
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
         assert float((ours - old).abs().max()) > 1e-4, "nothing was learned"
     assert (recordings.count > 0) == (device == "cuda" and case != "rd")  # whose batches change in size
+
+
+def test_environments_that_step_beside_the_learner_change_nothing(device: str) -> None:
+    """One job has a stream for its environments, the other does all in turn; rows are soon written over."""
+    small = {
+        "env.num_envs": 6,
+        "env.episode_length": 7,
+        "replay.steps": 72,
+        "replay.capacity": 900,
+        "replay.longest": 7,
+        "device": device,
+    }
+    pace = {"replay.warmup": 100, "replay.train_batches": 4, "replay.batch_size": 32, "policy.hidden": [32]}
+    config = apply_overrides(find_preset("forage", "dqn").config, small | pace | {"device": device})
+    assert isinstance(config, ReplayTrainConfig)
+    told = []
+    for in_turn in (False, True):
+        job = OffPolicyJob(config, torch.device(device))
+        assert (job._stream is not None) == (device == "cuda")
+        if in_turn and device == "cuda":
+            job._stream = torch.cuda.current_stream()
+        for number in range(15):
+            job.iteration(number, number / 15, lambda steps, batch: None)
+        assert isinstance(job.store, LaneStore)
+        told.append([*job.weights(), job.store.head, job.store.reward.sum()])
+        job.close()
+    for ours, theirs in zip(*told, strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("method", ["none", "rrd"])

@@ -44,7 +44,7 @@ class FlatAdam:
             p.data, p.grad = weights.copy_(p.detach()), gradient
             offset += p.numel()
         self.exp_avg, self.exp_avg_sq = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
-        self.steps = torch.zeros((), device=self.flat.device)
+        self.steps = torch.zeros((), dtype=torch.float32, device=self.flat.device)
         size = _PART if self.flat.is_cuda else total
         tensors = (self.flat, self.grad, self.exp_avg, self.exp_avg_sq)
         self._weights, self._grads, self._means, self._squares = (list(tensor.split(size)) for tensor in tensors)
@@ -73,6 +73,8 @@ class FlatAdam:
         norm, hold = self._judge_gradient(stop)
         # The fused call divides the gradient by this.
         shorten = None if self.max_grad_norm == inf else (norm / self.max_grad_norm).clamp_(min=1.0).float()
+        if isinstance(learning_rate, Tensor) and self.flat.is_cuda:
+            learning_rate = learning_rate.float()  # as the kernel wants it, whatever the weights are
         apply = torch._fused_adamw_ if self.weight_decay else torch._fused_adam_
         apply(
             self._weights, self._grads, self._means, self._squares, [], [self.steps] * len(self._weights),

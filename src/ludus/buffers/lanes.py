@@ -65,6 +65,9 @@ class LaneStore(Replay):
     ) -> None:
         self.lanes, self.longest, self.device = lanes, longest, torch.device(device)
         self.capacity, self.ring = capacity, capacity // lanes
+        self.kept_free = (
+            0  # oldest rows of every lane that nothing is drawn from: they may be written over at any time
+        )
         shapes = lane_store_shapes(obs, action, capacity, lanes, hidden_reward)
         tensors = {name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes.items()}
         self.obs = {name: tensors[f"obs.{name}"] for name in obs}
@@ -186,7 +189,7 @@ class LaneStore(Replay):
 
     def _live(self) -> tuple[Tensor, Tensor]:
         """Of every episode, how many of its first steps are lost, and how many steps are still there."""
-        oldest = self.head[self.lane] - (self.ring - 1)
+        oldest = self.head[self.lane] - (self.ring - 1 - self.kept_free)
         lost = (oldest - self.first).clamp_(min=0)
         return lost, (self.length - lost).clamp_(min=0)
 

@@ -342,14 +342,14 @@ def _spread(raw: tensor, least: tensor, most: tensor) -> tuple[tensor, tensor]:
 
 @triton.jit
 def _squash(
-    params: tensor, noise: tensor, action: tensor, log_prob: tensor, actions: tensor, rows: tensor, least: tensor,
+    outputs: tensor, noise: tensor, action: tensor, log_prob: tensor, actions: tensor, rows: tensor, least: tensor,
     most: tensor, constant: tensor, size: constexpr, tile: constexpr,
 ) -> None:  # fmt: skip
     row, number = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, size)[None, :]
     inside = (row < rows)[:, None] & (number < actions)
     at, given = row[:, None] * actions + number, row[:, None] * (2 * actions) + number
-    mean = tl.load(params + given, mask=inside, other=0.0).to(tl.float32)
-    log_std, _ = _spread(tl.load(params + given + actions, mask=inside, other=0.0).to(tl.float32), least, most)
+    mean = tl.load(outputs + given, mask=inside, other=0.0).to(tl.float32)
+    log_std, _ = _spread(tl.load(outputs + given + actions, mask=inside, other=0.0).to(tl.float32), least, most)
     drawn = tl.load(noise + at, mask=inside, other=0.0)
     before = mean + drawn * tl.exp(log_std)
     # log(1 − tanh²u) = 2 (log 2 − u − softplus(−2u)), exact also where tanh has rounded to 1.
@@ -375,7 +375,7 @@ def squash(
 
 @triton.jit
 def _squash_back(
-    params: tensor, noise: tensor, action: tensor, of_action: tensor, of_log_prob: tensor, gradient: tensor,
+    outputs: tensor, noise: tensor, action: tensor, of_action: tensor, of_log_prob: tensor, gradient: tensor,
     actions: tensor, rows: tensor, least: tensor, most: tensor, size: constexpr, tile: constexpr,
 ) -> None:  # fmt: skip
     row, number = tl.program_id(0) * tile + tl.arange(0, tile), tl.arange(0, size)[None, :]
@@ -386,7 +386,9 @@ def _squash_back(
     # u = mean + std · noise;  d tanh(u)/du = 1 − a²;  d log_prob/du = 2a;  d log_prob/d log_std = −1, besides.
     mean = tl.load(of_action + number * rows + row[:, None], mask=inside, other=0.0) * (1.0 - a * a)
     mean += 2.0 * each * a
-    log_std, slope = _spread(tl.load(params + given + actions, mask=inside, other=0.0).to(tl.float32), least, most)
+    log_std, slope = _spread(
+        tl.load(outputs + given + actions, mask=inside, other=0.0).to(tl.float32), least, most
+    )
     drawn = tl.load(noise + at, mask=inside, other=0.0)
     tl.store(gradient + given, mean, mask=inside)
     raw = (mean * tl.exp(log_std) * drawn - each) * slope

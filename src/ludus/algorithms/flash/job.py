@@ -109,7 +109,8 @@ class FlashJob(ScaledJob, OffPolicyJob):
         noise = HeldNoise(policy.head, config.flash.longest_noise, derive_seed(config.seed, 11))
         self._factor = RewardFactor(config.flash.highest_value, envs[0].device if self._is_paid else self.device)
         returns = CollectedReturns(rows, config.replay.gamma, self._factor) if self._is_paid else None
-        return ReplayCollector(envs, policy, self.store, config.seed, noise, returns, config.cuda_graphs)
+        graphs, beside = config.cuda_graphs, self._stream is not None
+        return ReplayCollector(envs, policy, self.store, config.seed, noise, returns, graphs, beside)
 
     def load_state(self, state: State, iteration: int) -> bool:
         collector = state["collector"] or {}

@@ -6,7 +6,7 @@ from typing import Any
 from ludus.algorithms.flash.config import FlashTrainConfig
 from ludus.algorithms.ppo.config import PPOTrainConfig
 from ludus.algorithms.registry import Algorithm
-from ludus.algorithms.replay.defaults import adapted
+from ludus.algorithms.replay.defaults import adapted, has_many
 from ludus.config import EvalConfig, LoopConfig, TrainConfig
 from ludus.envs.kuka.config import KukaConfig
 
@@ -14,7 +14,9 @@ from ludus.envs.kuka.config import KukaConfig
 def _adapted(config: TrainConfig) -> FlashTrainConfig:
     """Published settings, whatever the task: but for networks and batches, those of SAC."""
     changed, usual = adapted(config, FlashTrainConfig), FlashTrainConfig()
-    settings: dict[str, Any] = {"batch_size": usual.replay.batch_size, "polyak": usual.replay.polyak}
+    settings: dict[str, Any] = {"polyak": usual.replay.polyak}
+    if not has_many(config):
+        settings["batch_size"] = usual.replay.batch_size
     published = dataclasses.replace(
         changed,
         precision=usual.precision,

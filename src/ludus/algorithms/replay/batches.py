@@ -20,6 +20,10 @@ from ludus.graphs import Graphed, graph_pool
 Drawn = TypeVar("Drawn", bound=tuple)
 
 
+def nothing() -> None:
+    """There is nothing to do, or to wait for."""
+
+
 class Batches(ABC):
     """Draws and trains `train_batches` batches an iteration."""
 
@@ -35,6 +39,7 @@ class Batches(ABC):
         self._places: dict[str, tuple[torch.dtype, slice, torch.Size]] = {}
         self._tick = torch.zeros(1, dtype=torch.int64, device=device)  # which batch it is
         self._cuda_graphs, self._pool = cuda_graphs, graph_pool(device)
+        self.on_drawn: Callable[[], None] = nothing  # called when all is drawn: the store may be added to then
         self._steps: dict[tuple[bool, ...], Graphed] = {}
 
     @abstractmethod
@@ -66,6 +71,7 @@ class Batches(ABC):
         self._drawn = self._draw()
         self._pack()
         self._tick.zero_()
+        self.on_drawn()
         for i in range(self.train_batches):
             self._step_like(self.updates)()
             self.updates += 1

@@ -100,11 +100,13 @@ class ReplayCollector:
         noise: Noise | None = None,
         follower: Follower | None = None,
         cuda_graphs: bool = True,
+        beside: bool = False,
     ) -> None:
+        """`beside`: it collects while the policy learns, both on one device."""
         self.store = store
         self._noise, self._follower = noise or FreshNoise(policy.head), follower
         self.groups: list[_Group] = []
-        self.actor = _LaggingCopy(policy, envs[0].device) if _apart(policy, envs[0]) else _Itself(policy)
+        self.actor = _actor(policy, envs[0], beside)
         for i, env in enumerate(envs):
             first = self.groups[-1].lanes.stop if self.groups else 0
             group = _Group(env, self.actor.policy, first, derive_seed(seed, *ranks.own_stream(0, i)))
@@ -273,8 +275,10 @@ class ReplayCollector:
 
 
 # Who acts ---------------------------------------------------------------------------------------
-def _apart(policy: ReplayPolicy, env: VecEnv) -> bool:
-    return policy.device.type != env.device.type
+def _actor(policy: ReplayPolicy, env: VecEnv, beside: bool) -> "_Itself | _Copy | _LaggingCopy":
+    if policy.device.type != env.device.type:
+        return _LaggingCopy(policy, env.device)
+    return _Copy(policy) if beside else _Itself(policy)
 
 
 class _Itself:
@@ -288,6 +292,21 @@ class _Itself:
 
     def note(self) -> None:
         """The weights have changed."""
+
+
+class _Copy:
+    """Environments beside the policy that learns meanwhile: a copy acts, with the weights as they were noted."""
+
+    def __init__(self, policy: ReplayPolicy) -> None:
+        self.policy = copy.deepcopy(policy)
+        self._source, self._copies = _learned(policy), _learned(self.policy)
+
+    def note(self) -> None:
+        for here, source in zip(self._copies, self._source, strict=True):
+            here.data.copy_(source.detach())
+
+    def newest(self) -> ReplayPolicy:
+        return self.policy
 
 
 class _LaggingCopy:

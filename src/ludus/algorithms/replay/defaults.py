@@ -17,6 +17,7 @@ from ludus.policies.config import PolicyConfig
 _NETWORKS = PolicyConfig(hidden=(256, 256), activation="relu", normalize_obs=False)
 C = TypeVar("C", bound=ReplayTrainConfig)
 _MOST_ENVS = 10  # which share an iteration's 100 steps; PPO's presets have many more
+_MOST_ON_A_GPU = 1_024
 
 
 def adapted(config: TrainConfig, kind: type[C]) -> C:
@@ -25,16 +26,19 @@ def adapted(config: TrainConfig, kind: type[C]) -> C:
         own = _replay(kind)
         replay = dataclasses.replace(config.replay, train_target=own.train_target, polyak=own.polyak)
         return convert(config, kind, replay=replay)
-    few: dict[str, Any] = {"num_envs": 1 if _is_slow_to_collect(config) else min(config.env.num_envs, _MOST_ENVS)}
+    many = has_many(config)
+    most = 1 if _is_slow_to_collect(config) else _MOST_ON_A_GPU if many else _MOST_ENVS
+    few: dict[str, Any] = {"num_envs": min(config.env.num_envs, most)}
+    evaluation = EvalConfig(every=10_000, episodes=10, stochastic=False)
     changed = convert(
         config,
         kind,
         groups=1,
         env=dataclasses.replace(config.env, **few),
         policy=_networks(config.policy, kind),
-        replay=_replay(kind),
+        replay=_replay_of_many(kind, config.loop.total_steps) if many else _replay(kind),
         loop=dataclasses.replace(config.loop, iterations=10),
-        eval=EvalConfig(every=10_000, episodes=10, stochastic=False),
+        eval=dataclasses.replace(config.eval, stochastic=False) if many else evaluation,
     )
     env_id = getattr(config.env, "id", "")
     tune = next((tune for begin, tune in _TUNED.items() if env_id.startswith(begin)), None)
@@ -52,6 +56,11 @@ def _networks(of_job: PolicyConfig, kind: type[ReplayTrainConfig]) -> PolicyConf
     )
 
 
+def has_many(config: TrainConfig) -> bool:
+    """Whether a job is made for thousands of environments on a GPU."""
+    return config.device == "cuda" and not _is_slow_to_collect(config)
+
+
 def _is_slow_to_collect(config: TrainConfig) -> bool:
     """Gymnasium's environments step one after the other: more of them are only older experience."""
     return hasattr(config.env, "id")
@@ -61,6 +70,16 @@ def _replay(kind: type[ReplayTrainConfig]) -> ReplayConfig:
     if issubclass(kind, DQNTrainConfig):  # the target is copied, not blended
         return ReplayConfig(warmup=1_000, steps=64, train_batches=16, batch_size=128, train_target=500, polyak=0.0)
     return ReplayConfig(train_target=2 if issubclass(kind, TD3TrainConfig) else 1)
+
+
+def _replay_of_many(kind: type[ReplayTrainConfig], total_steps: int) -> ReplayConfig:
+    """As FlashSAC was published for them: two large batches for every 1,024 steps.
+
+    Eight steps of each environment come at a time: whatever an iteration costs besides is then next to nothing.
+    """
+    pace: dict[str, Any] = {"steps": 8 * _MOST_ON_A_GPU, "train_batches": 16, "batch_size": 2_048}
+    room = {"capacity": min(total_steps, 10_000_000), "warmup": min(total_steps // 10, 100_000)}
+    return dataclasses.replace(_replay(kind), **pace, **room)
 
 
 def _pendulum(config: ReplayTrainConfig) -> dict[str, Any]:

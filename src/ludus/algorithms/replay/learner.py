@@ -8,7 +8,7 @@ from torch import Tensor
 from ludus import ranks
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.replay.agents import Agent, Batch
-from ludus.algorithms.replay.batches import Batches
+from ludus.algorithms.replay.batches import Batches, nothing
 from ludus.algorithms.replay.config import ReplayConfig
 from ludus.algorithms.replay.hindsight import Hindsight
 from ludus.algorithms.replay.memory import Segments
@@ -23,10 +23,6 @@ from ludus.policies.vision import draw_shifts, shift_observations, usual_shift
 
 _MEASURE_EVERY = 10  # gradient steps: the agent's losses are means of some
 _BEST_EPISODES = 10  # from which IRCR draws half of each batch
-
-
-def _nothing() -> None:
-    """There is nothing to wait for."""
 
 
 class ReplayLearner(Batches):
@@ -163,7 +159,7 @@ class ReplayLearner(Batches):
             goals = self._at_tick("goals")
             self.hindsight.show(before, goals)
             self.hindsight.show(after, goals)
-        await_reward: Callable[[], None] = _nothing
+        await_reward: Callable[[], None] = nothing
         if self.reward_learner is not None:
             reward, await_reward = self._learn_reward(self.reward_learner, before, action, after)
             obs, action = torch.cat([before[-n:], after[-n:]]), action[-n:]
@@ -195,7 +191,7 @@ class ReplayLearner(Batches):
         """
         drawn = self._tuple_at_tick(SequenceDraw)
         if self._side is None:
-            return self._reward_step(learner, before, action, after, drawn, _nothing), _nothing
+            return self._reward_step(learner, before, action, after, drawn, nothing), nothing
         labelled = torch.cuda.Event()
         self._side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._side):

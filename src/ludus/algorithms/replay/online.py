@@ -1,9 +1,13 @@
 """SAC, TD3 and DQN in environments: an iteration is some steps and the batches that go with them."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from ludus import ranks
+from ludus.algorithms.replay.batches import nothing
 from ludus.algorithms.replay.collector import ReplayCollector
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.hindsight import hindsight_warnings, make_hindsight
@@ -45,7 +49,11 @@ class OffPolicyJob(ReplayJob):
         in_lanes = _is_work_of_one_device(envs, device) and not policy.recurrent
         # In lanes an episode need be there as a whole only where its return is decomposed.
         in_turn = rows if in_lanes and config.reward.method != "none" else 1
-        room = replay.capacity // in_turn
+        # Where both are work of one GPU, environments step while the policy learns. Nothing is drawn from the rows
+        # that they may write meanwhile: a step takes one, and one more where an episode ends.
+        self._stream = torch.cuda.Stream(device) if in_lanes and device.type == "cuda" else None
+        kept_free = 0 if self._stream is None else 2 * self._steps
+        room = replay.capacity // in_turn - (kept_free if in_turn > 1 else 0)
         self.warnings = _check(config, envs[0], plan.total_steps, longest, room)
         self._longest = longest
         if unlimited := limit_warnings(config, envs[0]):
@@ -65,9 +73,12 @@ class OffPolicyJob(ReplayJob):
             "Make --replay.train-batches or --replay.batch-size smaller.",
             device,
         )
-        store: Replay = (
-            LaneStore(*shape, device, hidden) if in_lanes else EpisodeStore(*shape, device, hidden, *more)
-        )
+        store: Replay
+        if in_lanes:
+            store = LaneStore(*shape, device, hidden)
+            store.kept_free = kept_free
+        else:
+            store = EpisodeStore(*shape, device, hidden, *more)
         hindsight = make_hindsight(config, envs[0])
         self.warnings += hindsight_warnings(config, envs[0])
         super().__init__(config, device, policy, store, hindsight)
@@ -81,21 +92,41 @@ class OffPolicyJob(ReplayJob):
 
     def _make_collector(self, envs: list[VecEnv], policy: ReplayPolicy) -> ReplayCollector:
         """What fills the store; an algorithm of one's own may explore otherwise."""
-        return ReplayCollector(envs, policy, self.store, self.config.seed, cuda_graphs=self.config.cuda_graphs)
+        graphs, beside = self.config.cuda_graphs, self._stream is not None
+        return ReplayCollector(envs, policy, self.store, self.config.seed, cuda_graphs=graphs, beside=beside)
 
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
         self.collector.set_progress(progress)
         self.learner.agent.set_progress(progress, self.collector.actor.policy.head)
         done, warmup, steps = number * self.plan.steps_per_iteration, self.config.replay.warmup, self._steps
-        self.collector.collect(steps, done < warmup, lambda t: show((t + 1) / steps, 0))
+        collect = partial(self._collect, steps, done < warmup, lambda t: show((t + 1) / steps, 0))
         self._collected = done + self.plan.steps_per_iteration
-        if number + 1 == self.plan.total_iterations and self.learner.updates == 0:
-            self._collect_until_ready(at_random=done < warmup)
-        elif self._collected < max(warmup, 1) or not self._ready():
-            return {}
+        if self._stream is not None and done >= max(warmup, 1) and self._ready():
+            self.learner.on_drawn = collect  # and learn meanwhile from what was there before
+        else:
+            collect()
+            self._await_collected()
+            if number + 1 == self.plan.total_iterations and self.learner.updates == 0:
+                self._collect_until_ready(at_random=done < warmup)
+            elif self._collected < max(warmup, 1) or not self._ready():
+                return {}
         metrics = self._learn(lambda batch: show(1.0, batch))
+        self.learner.on_drawn = nothing
+        self._await_collected()
         self.collector.actor.note()
         return metrics
+
+    def _collect(self, steps: int, at_random: bool, on_step: Callable[[int], None] = lambda t: None) -> None:
+        if self._stream is None:
+            self.collector.collect(steps, at_random, on_step)
+            return
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.inference_mode(False), torch.cuda.stream(self._stream):
+            self.collector.collect(steps, at_random, on_step)
+
+    def _await_collected(self) -> None:
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
 
     def watch(self, watcher: Watcher) -> bool:
         self.collector.watch(watcher)
@@ -118,7 +149,8 @@ class OffPolicyJob(ReplayJob):
         for _ in range(_EPISODES_FOR_UNITS * self._longest):
             if self._ready():
                 return
-            self.collector.collect(1, at_random)
+            self._collect(1, at_random)
+            self._await_collected()
             self._collected += self.collector.rows * ranks.size()
         raise TrainingError("No episode ended in all of the training: there is no return to decompose.")
 
