@@ -84,11 +84,12 @@ def seconds_of_update(learner: ReplayLearner) -> float:
     return time.perf_counter() - started
 
 
-def measure_stepping(preset: str, batch_size: int, iterations: int) -> None:
-    """FlashSAC on a GPU, alone and while the environments step there; two batches for every 1,024 steps."""
-    steps, batches = 8 * MANY, 16
+def measure_stepping(preset: str, precision: str, batch_size: int, iterations: int) -> None:
+    """FlashSAC on a GPU, alone and while the environments step there; four batches for every 1,024 steps."""
+    steps, batches = 8 * MANY, 32
     overrides: dict[str, Any] = {
         "device": "cuda",
+        "precision": precision,
         "env.num_envs": MANY,
         "replay.steps": steps,
         "replay.train_batches": batches,
@@ -184,7 +185,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.stepping:
-        measure_stepping(arguments.stepping, 2_048, 20)
+        measure_stepping(arguments.stepping, arguments.precision, 2_048, 20)
         return
     if arguments.processes > 1:
         own = ["--device", arguments.device, "--precision", arguments.precision, "--only", *arguments.only]

@@ -70,7 +70,7 @@ def _published(task: str, method: str, *flags: str) -> Case:
         "--eval.final-episodes",
         "0",
     )
-    flags = (*measured, "--checkpoint.every", "250k", "--precision", "tf32", *flags)
+    flags = (*measured, "--checkpoint.every", "250k", *flags)
     return Case(f"{task}-v4", method, f"gym:{task}-v4", flags)
 
 
@@ -110,7 +110,7 @@ SUITES = {
         _runner("hopper", "RRD", 1),
         _runner("walker2d", "RRD", 1),
     ],
-    "flash": [*_FLASH, *_published_all("SAC", "--algo", "sac")],
+    "flash": [*_FLASH, *_published_all("SAC", "--algo", "sac", "--precision", "tf32")],
     "flash-rrd": [
         *_FLASH,
         *_published_all("FlashSAC RRD", *_FLASH_RRD, "--reward.method", "rrd"),

@@ -35,6 +35,25 @@ def test_the_update_is_the_cpus_in_float64(in_double: None, device: str) -> None
     torch.testing.assert_close(there.critics.layers.variances.cpu(), here.critics.layers.variances)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the CPU has no products of half as wide numbers here")
+def test_updates_in_bfloat16_are_near_those_in_float32() -> None:
+    agents = [agent_of(device="cuda", width=64, critic_width=64) for _ in range(2)]
+    begun = [optimizer.flat.clone() for optimizer in agents[0].optimizers]
+    for update in range(20):
+        batch = moved(batch_of(update, 128), "cuda")
+        told = []
+        for agent, precision in zip(agents, ("highest", "medium"), strict=True):
+            torch.set_float32_matmul_precision(precision)
+            agent.reward_factor.fill_(0.5)
+            told.append(learn(agent, batch, update))
+        torch.set_float32_matmul_precision("highest")
+        torch.testing.assert_close(told[1], told[0], rtol=0.05, atol=0.05)
+    exact, half = agents
+    for ours, theirs, old in zip(half.optimizers, exact.optimizers, begun, strict=True):
+        way = torch.nn.functional.cosine_similarity(ours.flat - old, theirs.flat - old, dim=0)
+        assert 0.9 < float(way) < 1.0  # the same way, but other numbers
+
+
 def test_a_recorded_update_follows_the_rate_and_the_scale_of_rewards(device: str, recordings: Recordings) -> None:
     """A graph that had kept a number of its first call would go on with it: the schedule would stand still."""
     recorded, plain = agent_of(device=device), agent_of(device=device)

@@ -58,6 +58,28 @@ def test_a_batch_norm_and_its_gradient(batch_statistics: bool, relu: bool) -> No
         close(ours, leaf_of.grad)
 
 
+def test_norms_of_half_as_wide_numbers() -> None:
+    """They are worked out as those of wide ones; what they give is rounded, but for the features."""
+    x, residual, gradient = (random(2, 6, 13, seed=seed).bfloat16() for seed in range(3))
+    scale, shift = random(12, seed=3), random(12, seed=4)
+    told = []
+    for dtype in (torch.bfloat16, torch.float32):
+        given, mean, variance = x.to(dtype), torch.zeros(12, device=DEVICE), torch.ones(12, device=DEVICE)
+        out, used_mean, inverse = kernels.norm(
+            given, scale, shift, mean, variance, True, MOMENTUM, EPS, relu=True, residual=residual.to(dtype)
+        )
+        back = kernels.norm_back(gradient.to(dtype), given, scale, shift, used_mean, inverse, True, relu=True)
+        features, inverse_rms = kernels.rms(given, scale, 3, 7, EPS)
+        back_rms = kernels.rms_back(features, given, scale, inverse_rms, 3)
+        assert {out.dtype, back.dtype, back_rms.dtype} == {dtype}
+        assert features.dtype == torch.float32
+        told.append([mean, variance, used_mean, inverse, features, out, back, back_rms])
+    for half, whole in zip(*told, strict=True):
+        torch.testing.assert_close(half.float(), whole, rtol=1e-2, atol=1e-2)
+    for half, whole in zip(told[0][:5], told[1][:5], strict=True):
+        close(half, whole)
+
+
 @pytest.mark.parametrize(("first", "asked"), [(0, 13), (0, 7), (6, 7)])
 def test_an_rms_norm_and_its_gradient(first: int, asked: int) -> None:
     x, scale, gradient = random(2, 24, 13), random(48, seed=1), random(2, 24, asked, seed=2)

@@ -38,6 +38,7 @@ class FlashPass(NamedTuple):
     """A forward pass: what `backward` needs of it."""
 
     features: Tensor  # [copies, width, asked rows]
+    weights: list[Tensor]  # as the products took them
     asked: slice  # rows
     norms: list[Normed]
     inputs: list[Tensor]  # of each linear layer
@@ -89,7 +90,10 @@ class FlashLayers(nn.Module):
 
     # Forward --------------------------------------------------------------------------------------
     def forward_pass(self, x: Tensor, batch_statistics: bool, asked: slice = slice(None)) -> FlashPass:
-        """Of [copies, inputs, rows], the features of those asked for. Batch statistics update the running ones."""
+        """Of [copies, inputs, rows], the features of those asked for. Batch statistics update the running ones.
+
+        Between the first layer and the RMS norm, products and what is kept of them have the run's precision.
+        """
         norms: list[Normed] = []
         scales, running = self.split_norms(self.norms), self._running()
 
@@ -100,14 +104,26 @@ class FlashLayers(nn.Module):
             norms.append(kept)
             return out
 
-        inputs, weights = [normed(x, relu=False)], list(self.weights)
-        x = torch.bmm(weights[0], inputs[0])
+        weights = self._weights_as(product_type(x))
+        inputs = [normed(x, relu=False)]
+        x = torch.bmm(weights[0], inputs[0]).to(weights[1].dtype)
         for first, second in zip(weights[1::2], weights[2::2], strict=True):
             inside = normed(torch.bmm(first, x))
             inputs += [x, inside]
             x = normed(torch.bmm(second, inside), skip=x)
         features, inverse_rms = _rms_normed(x, scales[-1], asked)
-        return FlashPass(features, asked, norms, inputs, x, inverse_rms, batch_statistics)
+        return FlashPass(features, weights, asked, norms, inputs, x, inverse_rms, batch_statistics)
+
+    def _weights_as(self, dtype: torch.dtype) -> list[Tensor]:
+        """Those of the blocks as `dtype`. They lie one behind the other, in the flat tensor of an optimiser."""
+        first, *blocks = self.weights
+        if first.dtype == dtype:
+            return list(self.weights)
+        sizes = [weight.numel() for weight in blocks]
+        behind = blocks[-1].storage_offset() + sizes[-1]
+        assert behind - blocks[0].storage_offset() == sum(sizes), "the weights lie apart"
+        halves = blocks[0].as_strided((sum(sizes),), (1,)).to(dtype).split(sizes)
+        return [first, *(half.view(weight.shape) for half, weight in zip(halves, blocks, strict=True))]
 
     def act(self, x: Tensor) -> Tensor:
         """[rows, inputs] → [rows, width] of a single network, by the running statistics."""
@@ -131,20 +147,21 @@ class FlashLayers(nn.Module):
     # Backward -------------------------------------------------------------------------------------
     def backward(self, done: FlashPass, gradient: Tensor, learns: bool = True) -> Tensor:
         """The gradient of the inputs, given that of the features. If it learns, every parameter's is written."""
-        back, weights = _Back(self, done, learns), list(self.weights)
+        back, weights = _Back(self, done, learns), done.weights
         gradient = back.through_rms(gradient)
         for first in range(len(weights) - 2, 0, -2):
             second = first + 1
             inside = back.through_norm(second, gradient, spare=True)  # the skip needs the gradient, too
             below = torch.bmm(weights[second].transpose(1, 2), inside)
             if learns:
-                _write_product(weights[second], inside, done.inputs[second])
+                _write_product(self.weights[second], inside, done.inputs[second])
             inside = back.through_norm(first, below)
             if learns:
-                _write_product(weights[first], inside, done.inputs[first])
+                _write_product(self.weights[first], inside, done.inputs[first])
             gradient = torch.baddbmm(gradient, weights[first].transpose(1, 2), inside)
+        gradient = gradient.to(weights[0].dtype)
         if learns:
-            _write_product(weights[0], gradient, done.inputs[0])
+            _write_product(self.weights[0], gradient, done.inputs[0])
         gradient = back.through_norm(0, torch.bmm(weights[0].transpose(1, 2), gradient))
         back.write()
         return gradient
@@ -254,7 +271,12 @@ class _Back:
 # On a GPU, what stands between two products is one kernel -------------------------------------------
 def fused(x: Tensor) -> bool:
     """Whether kernels of our own work on it."""
-    return x.is_cuda and x.dtype == torch.float32
+    return x.is_cuda and x.dtype in (torch.float32, torch.bfloat16)
+
+
+def product_type(x: Tensor) -> torch.dtype:
+    """Of the blocks' products: half as wide where our kernels do the rest and the run's precision allows it."""
+    return torch.bfloat16 if fused(x) and torch.get_float32_matmul_precision() == "medium" else x.dtype
 
 
 def _normed(
@@ -316,7 +338,10 @@ def _rms_normed(x: Tensor, scale: Tensor, asked: slice) -> tuple[Tensor, Tensor]
 
 
 def _write_product(weight: Tensor, gradient: Tensor, inputs: Tensor) -> None:
-    torch.bmm(gradient, inputs.transpose(1, 2), out=weight.grad)
+    if gradient.dtype == weight.dtype:
+        torch.bmm(gradient, inputs.transpose(1, 2), out=weight.grad)
+    else:
+        torch.bmm(gradient, inputs.transpose(1, 2), out_dtype=weight.dtype, out=weight.grad)  # type: ignore[call-overload]
 
 
 def orthogonal(copies: int, outputs: int, inputs: int) -> nn.Parameter:

@@ -153,7 +153,7 @@ def _rms(
 def rms(x: Tensor, scale: Tensor, first: int, asked: int, eps: float) -> tuple[Tensor, Tensor]:
     """RMS norm over the features of [copies, features, rows], of `asked` rows from the first: and 1 / RMS."""
     copies, width, rows = x.shape
-    out = torch.empty((copies, width, asked), device=x.device, dtype=x.dtype)
+    out = torch.empty((copies, width, asked), device=x.device)
     inverse = torch.empty((copies, asked), device=x.device)
     features = _power_of_two(width)
     tile = max(1, _TILE // features)
@@ -479,17 +479,18 @@ def _adam_rows(
             first_at + offset, inside, weights, gradient, mean, square, step_size, fade_1, fade_2, eps, hold
         )
         total += tl.sum(moved * moved, 0)
-        inside = inside & (second_at >= 0)
-        moved = _adam_piece(
-            second_at + offset, inside, weights, gradient, mean, square, step_size, fade_1, fade_2, eps, hold
-        )
-        total += tl.sum(moved * moved, 0)
+        if second_at >= 0:
+            moved = _adam_piece(
+                second_at + offset, inside, weights, gradient, mean, square, step_size, fade_1, fade_2, eps, hold
+            )
+            total += tl.sum(moved * moved, 0)
     factor = tl.where((wanted > 0) & ~hold, tl.sqrt(wanted / (total + _PROJECTION_EPS)), 1.0)
     for part in tl.static_range(sections):
         offset = part * section + tl.arange(0, section)
         inside = offset < count
         _settle(first_at + offset, inside, weights, target, tau, factor)
-        _settle(second_at + offset, inside & (second_at >= 0), weights, target, tau, factor)
+        if second_at >= 0:
+            _settle(second_at + offset, inside, weights, target, tau, factor)
 
 
 @triton.jit

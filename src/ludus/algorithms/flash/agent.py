@@ -125,7 +125,9 @@ class FlashSAC(Agent):
         Returns the loss, and how likely the return lies in the first or the last bin.
         """
         n = len(batch.reward)
-        params = self.head.linear.forward(self.policy.encoder(batch.x[n:]))
+        rows = self._actor_sees.numbers_of(batch.x[n:]).t().contiguous()
+        known = self.layers.forward_pass(rows[None], batch_statistics=False)
+        params = self.head.linear.forward(known.features[0].t())
         follows = self.head.sample_with_log_prob(params, batch.noise[n:])
         x = torch.cat([seen, torch.cat([batch.action, follows.action]).t()])
         _, target_logits = self.target_critics.forward_pass(x, batch_statistics=True, asked=slice(n, None))

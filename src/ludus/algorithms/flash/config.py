@@ -47,7 +47,7 @@ class FlashTrainConfig(ReplayTrainConfig):
     """A run of FlashSAC, with the published settings for one environment."""
 
     algo: str = "flash-sac"
-    precision: Literal["float32", "tf32", "bfloat16"] = "tf32"
+    precision: Literal["float32", "tf32", "bfloat16"] = "bfloat16"
     policy: PolicyConfig = field(
         default_factory=lambda: PolicyConfig(hidden=(128, 128), activation="relu", normalize_obs=False)
     )
