@@ -24,6 +24,12 @@ def _side_stream() -> torch.cuda.Stream:
     return torch.cuda.Stream()
 
 
+@functools.cache
+def _recording_stream(priority: int) -> torch.cuda.Stream:
+    """What is recorded here runs with this priority whenever it is replayed."""
+    return torch.cuda.Stream(priority=priority)
+
+
 class _Recording:
     """A piece of work as a GPU replays it: a graph, or several where something cannot be recorded."""
 
@@ -54,7 +60,8 @@ class _Recording:
         graph = torch.cuda.CUDAGraph()
         for generator in self._generators:
             graph.register_generator_state(generator)
-        self._open.enter_context(torch.cuda.graph(graph, pool=self._pool))
+        stream = _recording_stream(torch.cuda.current_stream().priority)
+        self._open.enter_context(torch.cuda.graph(graph, pool=self._pool, stream=stream))
         self._parts.append(graph.replay)
 
     def replay(self) -> None:

@@ -19,7 +19,7 @@ from triton.language import constexpr, tensor  # type: ignore[import-not-found,u
 _TILE = 4096  # numbers that a program of an RMS norm holds, at most
 _BETA_1, _BETA_2 = constexpr(0.9), constexpr(0.999)
 _PROJECTION_EPS = constexpr(1e-8)
-_SECTION = 1024  # numbers of a row of parameters that are in a program's registers at a time
+_SECTION = 256  # numbers of a row of parameters that are in a program's registers at a time
 
 
 def _power_of_two(count: int) -> int:
@@ -471,21 +471,22 @@ def _adam_rows(
     done = tl.maximum(tl.load(steps), 1.0)  # 0 only where nothing moves
     step_size = tl.load(rate)
     fade_1, fade_2 = 1.0 - tl.exp(done * tl.log(0.9)), 1.0 - tl.exp(done * tl.log(0.999))
-    total = 0.0
-    for part in tl.static_range(sections):
+    squares = tl.zeros((section,), tl.float32)
+    for part in range(sections):
         offset = part * section + tl.arange(0, section)
         inside = offset < count
         moved = _adam_piece(
             first_at + offset, inside, weights, gradient, mean, square, step_size, fade_1, fade_2, eps, hold
         )
-        total += tl.sum(moved * moved, 0)
+        squares += moved * moved
         if second_at >= 0:
             moved = _adam_piece(
                 second_at + offset, inside, weights, gradient, mean, square, step_size, fade_1, fade_2, eps, hold
             )
-            total += tl.sum(moved * moved, 0)
-    factor = tl.where((wanted > 0) & ~hold, tl.sqrt(wanted / (total + _PROJECTION_EPS)), 1.0)
-    for part in tl.static_range(sections):
+            squares += moved * moved
+    factor = tl.sqrt(wanted / (tl.sum(squares, 0) + _PROJECTION_EPS))
+    factor = tl.where((wanted > 0) & ~hold, factor, 1.0)
+    for part in range(sections):
         offset = part * section + tl.arange(0, section)
         inside = offset < count
         _settle(first_at + offset, inside, weights, target, tau, factor)
@@ -519,9 +520,8 @@ def adam_rows(
 
     `steps` counts this one. Where `hold` is set nothing moves but the target.
     """
-    widest = rows.widest
-    section = min(_SECTION, _power_of_two(widest))
     _adam_rows[(rows.count,)](
         rows.begin, rows.second, rows.size, rows.squared_length, weights, gradient, mean, square, steps, rate,
-        hold, target, tau, eps, section=section, sections=triton.cdiv(widest, section), num_warps=4,
+        hold, target, tau, eps, section=_SECTION,
+        sections=triton.cdiv(rows.widest, _SECTION), num_warps=2,
     )  # fmt: skip

@@ -149,15 +149,15 @@ class FlashSAC(Agent):
 
     @property
     def targets(self) -> dict[str, Tensor]:
-        return {"critics": self._target_weights}
+        return {"critic_weights": self._target_weights}
 
     def followed(self) -> dict[str, Tensor]:
-        return {"critics": self.critic_optimizer.flat}
+        return {"critic_weights": self.critic_optimizer.flat}
 
     def learned(self) -> dict[str, Tensor]:
         layers = self.critics.layers
         statistics = {"critic_means": layers.means, "critic_variances": layers.variances}
-        return {"critics": self.critic_optimizer.flat, "log_alpha": self.log_alpha, **statistics}
+        return {"critic_weights": self.critic_optimizer.flat, "log_alpha": self.log_alpha, **statistics}
 
     def numbers_of_a_row(self) -> int:
         """The critics' passes follow the policy's, and the targets' is over before; all see two rows."""

@@ -50,7 +50,7 @@ def _kuka(config: FlashTrainConfig, preset: PPOTrainConfig) -> FlashTrainConfig:
         env=dataclasses.replace(narrow.env, **arms),
         replay=dataclasses.replace(narrow.replay, **pace, n_step=3, learning_rate=1e-3, gamma=preset.ppo.gamma),
         # Stages are made for the preset's steps.
-        loop=LoopConfig(total_steps=preset.loop.total_steps if preset.stages else 120_000, iterations=10),
+        loop=LoopConfig(total_steps=preset.loop.total_steps if preset.stages else 100_000, iterations=10),
         eval=EvalConfig(every=10_000, episodes=100, stochastic=False, final_episodes=200),
     )
 

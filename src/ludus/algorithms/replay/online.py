@@ -49,9 +49,10 @@ class OffPolicyJob(ReplayJob):
         in_lanes = _is_work_of_one_device(envs, device) and not policy.recurrent
         # In lanes an episode need be there as a whole only where its return is decomposed.
         in_turn = rows if in_lanes and config.reward.method != "none" else 1
-        # Where both are work of one GPU, environments step while the policy learns. Nothing is drawn from the rows
-        # that they may write meanwhile: a step takes one, and one more where an episode ends.
-        self._stream = torch.cuda.Stream(device) if in_lanes and device.type == "cuda" else None
+        # Where both are work of one GPU, environments step while the policy learns. Their many small kernels go
+        # first: a gradient step's large ones fill the rest. Nothing is drawn from the rows that may be written
+        # meanwhile: a step takes one, and one more where an episode ends.
+        self._stream = torch.cuda.Stream(device, priority=-1) if in_lanes and device.type == "cuda" else None
         kept_free = 0 if self._stream is None else 2 * self._steps
         room = replay.capacity // in_turn - (kept_free if in_turn > 1 else 0)
         self.warnings = _check(config, envs[0], plan.total_steps, longest, room)
