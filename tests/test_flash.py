@@ -19,7 +19,7 @@ from ludus.algorithms.flash.exploration import CollectedReturns, HeldNoise
 from ludus.algorithms.flash.job import FlashJob
 from ludus.algorithms.flash.reward_factor import RewardFactor
 from ludus.algorithms.replay.agents import Batch
-from ludus.algorithms.replay.config import ReplayConfig
+from ludus.algorithms.replay.config import ReplayConfig, ReplayTrainConfig
 from ludus.envs.row_space import RowSpace
 from ludus.errors import ConfigError
 from ludus.policies.config import PolicyConfig
@@ -508,3 +508,13 @@ def test_an_arm_on_a_cpu_has_small_networks_and_the_published_ones_elsewhere() -
         assert isinstance(other, FlashTrainConfig)
         sizes = other.policy.hidden, other.flash.critic_width, other.replay.batch_size
         assert sizes == ((128, 128), 256, batch_size)
+
+
+@pytest.mark.parametrize("algo", ["sac", "td3", "flash-sac"])
+def test_a_job_for_a_gpu_keeps_many_environments_and_takes_large_batches(algo: str) -> None:
+    config = find_preset("humanoid-mimic-large", algo).config
+    assert isinstance(config, ReplayTrainConfig)
+    replay = config.replay
+    assert (config.env.num_envs, replay.batch_size, replay.capacity) == (1_024, 2_048, 10_000_000)
+    assert (replay.steps, replay.train_batches, replay.warmup) == (8_192, 32, 100_000)
+    assert config.eval.every == find_preset("humanoid-mimic-large").config.eval.every

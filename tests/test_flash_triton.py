@@ -203,7 +203,7 @@ def test_updates_with_kernels_are_those_without(monkeypatch: pytest.MonkeyPatch)
     one, other = agents
     close(other.critic_optimizer.flat, one.critic_optimizer.flat)
     close(other.actor_optimizer.flat, one.actor_optimizer.flat)
-    close(other.targets["critics"], one.targets["critics"])
+    close(other.targets["critic_weights"], one.targets["critic_weights"])
     for layers, plain in ((other.layers, one.layers), (other.critics.layers, one.critics.layers)):
         close(layers.means, plain.means)
         close(layers.variances, plain.variances)

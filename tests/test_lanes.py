@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from ludus.algorithms.replay.collector import ReplayCollector
-from ludus.algorithms.replay.config import ReplayTrainConfig
+from ludus.algorithms.replay.config import ReplayConfig, ReplayTrainConfig
 from ludus.algorithms.replay.job import make_policy, obs_field
+from ludus.algorithms.replay.online import _rows_kept_free
 from ludus.buffers.episodes import EpisodeStore
 from ludus.buffers.lanes import LaneStore
 from ludus.buffers.replay import Fields
 from ludus.envs import make_groups
 from ludus.envs.vec import Step
-from ludus.errors import CheckpointError
+from ludus.errors import CheckpointError, ConfigError
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
 
@@ -253,3 +254,9 @@ def test_a_collector_records_in_lanes_what_it_records_in_episodes() -> None:
         told.append(Counter(zip(*(part.flatten().tolist() for part in parts), strict=True)).keys())
     assert told[0] == told[1]
     assert metrics[0] == metrics[1]
+
+
+def test_a_ring_too_small_for_what_is_written_while_it_is_learned_from() -> None:
+    with pytest.raises(ConfigError, match=r"give more than 16,384, or make --replay\.steps smaller"):
+        _rows_kept_free(ReplayConfig(capacity=16_384), rows=1_024, steps=4)
+    assert _rows_kept_free(ReplayConfig(capacity=17_408), rows=1_024, steps=4) == 8

@@ -341,7 +341,7 @@ def _write_product(weight: Tensor, gradient: Tensor, inputs: Tensor) -> None:
     if gradient.dtype == weight.dtype:
         torch.bmm(gradient, inputs.transpose(1, 2), out=weight.grad)
     else:
-        torch.bmm(gradient, inputs.transpose(1, 2), out_dtype=weight.dtype, out=weight.grad)  # type: ignore[call-overload]
+        torch.bmm(gradient, inputs.transpose(1, 2), out_dtype=weight.dtype, out=weight.grad)
 
 
 def orthogonal(copies: int, outputs: int, inputs: int) -> nn.Parameter:

@@ -25,8 +25,8 @@ def _adapted(config: TrainConfig) -> FlashTrainConfig:
     )
     if getattr(config.env, "id", "") == "Pendulum-v1":
         return _narrow(published, policy_width=32, critic_width=64, batch_size=128)
-    if isinstance(config, PPOTrainConfig) and isinstance(config.env, KukaConfig) and config.device == "cpu":
-        return _kuka(published, config)
+    if isinstance(config, PPOTrainConfig) and isinstance(config.env, KukaConfig):
+        return _kuka(published, config) if config.device == "cpu" else _kuka_on_a_gpu(published, config)
     return published
 
 
@@ -53,6 +53,12 @@ def _kuka(config: FlashTrainConfig, preset: PPOTrainConfig) -> FlashTrainConfig:
         loop=LoopConfig(total_steps=preset.loop.total_steps if preset.stages else 100_000, iterations=10),
         eval=EvalConfig(every=10_000, episodes=100, stochastic=False, final_episodes=200),
     )
+
+
+def _kuka_on_a_gpu(config: FlashTrainConfig, preset: PPOTrainConfig) -> FlashTrainConfig:
+    """Every step is drawn as often as on a CPU, 64 times: 32 batches of 2,048 for 1,024 steps."""
+    pace: dict[str, Any] = {"train_batches": 256, "n_step": 3, "gamma": preset.ppo.gamma}
+    return dataclasses.replace(config, replay=dataclasses.replace(config.replay, **pace))
 
 
 ALGORITHMS = (

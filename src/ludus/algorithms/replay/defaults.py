@@ -73,11 +73,12 @@ def _replay(kind: type[ReplayTrainConfig]) -> ReplayConfig:
 
 
 def _replay_of_many(kind: type[ReplayTrainConfig], total_steps: int) -> ReplayConfig:
-    """As FlashSAC was published for them: two large batches for every 1,024 steps.
+    """As FlashSAC was published for them, with four large batches for every 1,024 steps, not two.
 
-    Eight steps of each environment come at a time: whatever an iteration costs besides is then next to nothing.
+    Its authors' four learned no worse. Eight steps of each environment come at a time: whatever an iteration costs
+    besides is then next to nothing.
     """
-    pace: dict[str, Any] = {"steps": 8 * _MOST_ON_A_GPU, "train_batches": 16, "batch_size": 2_048}
+    pace: dict[str, Any] = {"steps": 8 * _MOST_ON_A_GPU, "train_batches": 32, "batch_size": 2_048}
     room = {"capacity": min(total_steps, 10_000_000), "warmup": min(total_steps // 10, 100_000)}
     return dataclasses.replace(_replay(kind), **pace, **room)
 

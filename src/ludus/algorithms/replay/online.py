@@ -9,7 +9,7 @@ from torch import Tensor
 from ludus import ranks
 from ludus.algorithms.replay.batches import nothing
 from ludus.algorithms.replay.collector import ReplayCollector
-from ludus.algorithms.replay.config import ReplayTrainConfig
+from ludus.algorithms.replay.config import ReplayConfig, ReplayTrainConfig
 from ludus.algorithms.replay.hindsight import hindsight_warnings, make_hindsight
 from ludus.algorithms.replay.job import ReplayJob, make_policy, obs_field
 from ludus.algorithms.replay.memory import check_memory
@@ -50,10 +50,9 @@ class OffPolicyJob(ReplayJob):
         # In lanes an episode need be there as a whole only where its return is decomposed.
         in_turn = rows if in_lanes and config.reward.method != "none" else 1
         # Where both are work of one GPU, environments step while the policy learns. Their many small kernels go
-        # first: a gradient step's large ones fill the rest. Nothing is drawn from the rows that may be written
-        # meanwhile: a step takes one, and one more where an episode ends.
+        # first: a gradient step's large ones fill the rest.
         self._stream = torch.cuda.Stream(device, priority=-1) if in_lanes and device.type == "cuda" else None
-        kept_free = 0 if self._stream is None else 2 * self._steps
+        kept_free = 0 if self._stream is None else _rows_kept_free(replay, rows, self._steps)
         room = replay.capacity // in_turn - (kept_free if in_turn > 1 else 0)
         self.warnings = _check(config, envs[0], plan.total_steps, longest, room)
         self._longest = longest
@@ -216,6 +215,18 @@ class OffPolicyJob(ReplayJob):
 def _is_work_of_one_device(envs: list[VecEnv], device: torch.device) -> bool:
     """Acting, stepping and recording then need no host, and the replay is told of ends by none."""
     return all(env.capturable and env.device.type == device.type and env.stacked_frames == 1 for env in envs)
+
+
+def _rows_kept_free(replay: ReplayConfig, rows: int, steps: int) -> int:
+    """Rows of each environment that may be written while batches are learned from: one a step, two at an end."""
+    most = 2 * steps
+    if 2 * most >= replay.capacity // rows:
+        raise ConfigError(
+            f"--replay.capacity {replay.capacity:,} is too small for {rows:,} environments that add up to "
+            f"{most:,} rows each while the policy learns: give more than {2 * most * rows:,}, or make "
+            "--replay.steps smaller."
+        )
+    return most
 
 
 def _check(config: ReplayTrainConfig, env: VecEnv, total: int, longest: int, room: int) -> tuple[str, ...]:
