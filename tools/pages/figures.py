@@ -182,23 +182,25 @@ def table(columns: list[str], rows: list[list[Any]]) -> str:
 
 def quoted(text: str, known: dict[str, Result]) -> str:
     """The page with every quoted figure as the result files have it."""
-    return QUOTE.sub(lambda match: f"{match[1]}{_quote(known[match[2]], match[3])}{match[4]}", text)
+    return QUOTE.sub(lambda match: f"{match[1]}{_quote(known, match[2], match[3])}{match[4]}", text)
 
 
-def _quote(result: Result, name: str) -> str:
-    quote = result["quotes"][name]
+def _quote(known: dict[str, Result], file: str, name: str) -> str:
+    quote = known[file]["quotes"][name]
     if "columns" in quote:
-        rows = [[_filled(value, result) for value in row] for row in quote["rows"]]
+        rows = [[_filled(value, known, file) for value in row] for row in quote["rows"]]
         return table(quote["columns"], rows)
-    return _filled(quote["says"], result)
+    return _filled(quote["says"], known, file)
 
 
-def _filled(template: str, result: Result) -> str:
-    """`{table/row/column.mean}` becomes the mean of that cell."""
+def _filled(template: str, known: dict[str, Result], file: str) -> str:
+    """`{table/row/column.mean}` becomes the mean of that cell; `{file:table/row/column}` is of another file."""
 
     def value(match: re.Match[str]) -> str:
         table, row, column = match[1].split("/", 2)
-        part = next(part for part in result["parts"] if part.get("name") == table)
+        *other, table = table.split(":")
+        parts = known[other[0] if other else file]["parts"]
+        part = next(part for part in parts if part.get("name") == table)
         cells = next(cells for cells in part["rows"] if not row or cells[0].strip("`").startswith(row))
         found = cell(cells[part["columns"].index(column)])
         return str(getattr(found, match[2])) if match[2] else str(found)
