@@ -65,7 +65,10 @@ class FlatAdam:
             self._beside[-1] = 1.0
             self._shared.mul_(weight)
         ranks.add_up(self._shared)
-        self._shared.div_(self._beside[-1].clamp(min=1.0) if isinstance(weight, Tensor) else ranks.size())
+        if isinstance(weight, Tensor):
+            self._shared.div_(self._beside[-1].clamp(min=1.0))
+        elif ranks.size() > 1:
+            self._shared.div_(ranks.size())
         return None if beside is None else self._beside[:count].clone()
 
     def step(self, learning_rate: float | Tensor, stop: Tensor | None = None) -> Tensor:

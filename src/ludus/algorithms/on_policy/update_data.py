@@ -192,14 +192,21 @@ def _moments(x: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
 def _moments_of_all(x: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
     """The same over several ranks: the moments of each, merged."""
     if present is None:
-        variance, mean = torch.var_mean(x, correction=0)
-        own = [torch.full_like(mean, x.numel()), mean, variance * x.numel()]
+        mean, variance = _merged_evenly(*torch.var_mean(x, correction=0), x.numel())
     else:
         n = present.sum()
         mean = (x * present).sum() / n.clamp(min=1.0)
         own = [n, mean, ((x - mean).square() * present).sum()]
-    counts, means, squares = ranks.gather(torch.stack(own).double()).unbind(1)
-    n = counts.sum().clamp(min=2.0)
-    mean = (counts * means).sum() / n
-    variance = (squares + counts * (means - mean).square()).sum() / (n - 1)
+        counts, means, squares = ranks.gather(torch.stack(own).double()).unbind(1)
+        n = counts.sum().clamp(min=2.0)
+        mean = (counts * means).sum() / n
+        variance = (squares + counts * (means - mean).square()).sum() / (n - 1)
     return mean.to(x.dtype), variance.to(x.dtype)
+
+
+def _merged_evenly(variance: Tensor, mean: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(mean, variance) over ranks that have as many numbers each. In few calls: every minibatch needs it."""
+    everyones = ranks.gather(torch.stack([mean, variance]).double())
+    mean, within = everyones.mean(0).unbind()
+    total = count * ranks.size()
+    return mean, (within + everyones[:, 0].var(correction=0)) * (total / max(total - 1, 1))
