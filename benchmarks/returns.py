@@ -5,6 +5,7 @@ python benchmarks/returns.py mujoco --device cuda --parallel 16     on a GPU: ho
 python benchmarks/returns.py flash --device cuda --parallel 6       five runners of Gymnasium, a million steps
 python benchmarks/returns.py flash-rrd --device cuda --parallel 6   from one return per episode, beside dense
 python benchmarks/returns.py flash --device cuda --parallel 10 --seeds 1 --stop-at 500k     half of it, one seed
+python benchmarks/returns.py many --device cuda     FlashSAC beside PPO over minutes, environments on the GPU
 
 Interrupted, the same command goes on where it was. `--table` only reads what there is.
 """
@@ -78,12 +79,22 @@ def _published_all(method: str, *flags: str) -> list[Case]:
     return [_published(task, method, *flags) for task in ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid")]
 
 
+def _many(task: str, method: str, preset: str, *flags: str) -> Case:
+    """On MuJoCo Warp, often evaluated: what counts is when."""
+    return Case(task, method, preset, ("--device", "cuda", *flags), seeds=1)
+
+
 _SMALL_RRD = ("--reward.no-normalize-returns", "--reward.hidden", "64", "64", "--reward.learning-rate", "1e-3")
 _PENDULUM_RRD = (*_DELAYED, "--rrd-sample-size", "32", *_SMALL_RRD, "--reward.method")
 _DENSE = ("--no-episodic-reward", "--reward.method", "none")
 _LATE = ("--reward.method", "none")
 _FLASH_RRD = ("--algo", "flash-sac", *_DELAYED, "--reward.no-normalize-returns")  # as the preset rrd-mujoco
 _FLASH = _published_all("FlashSAC", "--algo", "flash-sac")
+_RUNNERS = ("--total-steps", "50M", "--eval.every", "1M")
+_MANY_REPLAY = (  # as presets for a GPU have it by themselves
+    *("--algo", "flash-sac", "--env.num-envs", "1024", "--replay.capacity", "10M", "--replay.warmup", "100k"),
+    *("--replay.steps", "8192", "--train-batches", "32", "--batch-size", "2048"),
+)
 SUITES = {
     "pendulum": [
         _pendulum("SAC, dense reward"),
@@ -111,6 +122,12 @@ SUITES = {
         _runner("walker2d", "RRD", 1),
     ],
     "flash": [*_FLASH, *_published_all("SAC", "--algo", "sac", "--precision", "tf32")],
+    "many": [
+        _many("kuka", "PPO", "kuka-pick-place-large"),
+        _many("kuka", "FlashSAC", "kuka-pick-place-large", "--algo", "flash-sac", "--eval.every", "50k"),
+        _many("half-cheetah", "PPO", "half-cheetah", *_RUNNERS, "--env.num-envs", "2048", "--precision", "tf32"),
+        _many("half-cheetah", "FlashSAC", "half-cheetah", *_RUNNERS, *_MANY_REPLAY),
+    ],
     "flash-rrd": [
         *_FLASH,
         *_published_all("FlashSAC RRD", *_FLASH_RRD, "--reward.method", "rrd"),
@@ -168,26 +185,31 @@ def run_all(
         process.wait()
 
 
-def evaluations(folder: Path) -> list[tuple[int, float]]:
+def evaluations(folder: Path) -> list[tuple[int, float, float]]:
+    """Of each the step, the minutes until then, and the return or the success rate, in %."""
     path = folder / "metrics.jsonl"
     if not path.exists():
         return []
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [(row["step"], row["eval/mean_reward"]) for row in rows if "eval/mean_reward" in row]
+    told, minutes = [], 0.0
+    for row in map(json.loads, path.read_text().splitlines()):
+        minutes = row.get("time/time_elapsed", 60 * minutes) / 60
+        if "eval/mean_reward" in row:
+            success = row.get("eval/success_rate")
+            told.append((row["step"], minutes, row["eval/mean_reward"] if success is None else 100 * success))
+    return told
 
 
-def print_table(cases: list[Case], root: Path) -> None:
+def print_table(cases: list[Case], root: Path, over_time: bool) -> None:
+    """The last evaluation of every run, the three before it and the best; or all of them over minutes."""
     for case in cases:
         for seed in range(case.seeds):
             curve = evaluations(folder_of(root, case, seed))
-            told = " ".join(
-                f"{step / 1000:.0f}k {value:.0f}" for step, value in curve[-1:] + curve[::-1][1:4][::-1]
-            )
-            best = max((value for _, value in curve), default=float("nan"))
-            print(
-                f"{case.task:20} {case.method:18} seed {seed}: last {told or 'nothing yet'}; best {best:.0f}",
-                flush=True,
-            )
+            shown = [f"{step / 1000:.0f}k {value:.0f}" for step, _, value in curve[-4:]]
+            if over_time:
+                shown = [f"{minutes:.1f} min {value:.0f}" for _, minutes, value in curve]
+            best = max((value for *_, value in curve), default=float("nan"))
+            name = f"{case.task:20} {case.method:18} seed {seed}"
+            print(f"{name}: {', '.join(shown) or 'nothing yet'}; best {best:.0f}", flush=True)
 
 
 def main() -> None:
@@ -210,7 +232,7 @@ def main() -> None:
     if not arguments.table:
         more = ("--stop-at", arguments.stop_at) if arguments.stop_at else ()
         run_all(cases, arguments.root, arguments.device, arguments.parallel, arguments.seconds, more)
-    print_table(cases, arguments.root)
+    print_table(cases, arguments.root, over_time=arguments.suite == "many")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,12 @@ def _kuka(config: FlashTrainConfig, preset: PPOTrainConfig) -> FlashTrainConfig:
 def _kuka_on_a_gpu(config: FlashTrainConfig, preset: PPOTrainConfig) -> FlashTrainConfig:
     """Every step is drawn as often as on a CPU, 64 times: 32 batches of 2,048 for 1,024 steps."""
     pace: dict[str, Any] = {"train_batches": 256, "n_step": 3, "gamma": preset.ppo.gamma}
-    return dataclasses.replace(config, replay=dataclasses.replace(config.replay, **pace))
+    return dataclasses.replace(
+        config,
+        replay=dataclasses.replace(config.replay, **pace),
+        loop=dataclasses.replace(config.loop, total_steps=800_000),
+        eval=dataclasses.replace(config.eval, every=100_000),
+    )
 
 
 ALGORITHMS = (
