@@ -113,10 +113,9 @@ def measure_stepping(preset: str, precision: str, batch_size: int, iterations: i
     iterate(10)
     together = seconds_of(lambda: iterate(iterations)) / iterations
     assert isinstance(job, FlashJob)
-    alone = seconds_of(lambda: [job.learner.update() for _ in range(iterations)]) / iterations
-    collect = (
-        seconds_of(lambda: [job.collector.collect(steps // MANY, False) for _ in range(iterations)]) / iterations
-    )
+    learner, collector, each = job.learner, job.collector, steps // MANY
+    alone = seconds_of(lambda: [learner.update() for _ in range(iterations)]) / iterations
+    collect = seconds_of(lambda: [collector.collect(each, False) for _ in range(iterations)]) / iterations
     print(
         f"{preset}, {MANY:,} environments, batches of {batch_size:,}: {batches / together:.0f} updates/s and "
         f"{steps / together:,.0f} steps/s; learning alone {batches / alone:.0f} updates/s, stepping alone "

@@ -65,9 +65,7 @@ class LaneStore(Replay):
     ) -> None:
         self.lanes, self.longest, self.device = lanes, longest, torch.device(device)
         self.capacity, self.ring = capacity, capacity // lanes
-        self.kept_free = (
-            0  # oldest rows of every lane that nothing is drawn from: they may be written over at any time
-        )
+        self.kept_free = 0  # rows of every lane, its oldest, that nothing is drawn from: they may be written over
         shapes = lane_store_shapes(obs, action, capacity, lanes, hidden_reward)
         tensors = {name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes.items()}
         self.obs = {name: tensors[f"obs.{name}"] for name in obs}

@@ -31,9 +31,10 @@ def _adapted(config: TrainConfig) -> FlashTrainConfig:
 
 
 def _narrow(config: FlashTrainConfig, policy_width: int, critic_width: int, batch_size: int) -> FlashTrainConfig:
-    """Networks and batches for a task that is learned on a CPU."""
+    """Networks and batches for a task that is learned on a CPU, where bfloat16 would make all products coarse."""
     return dataclasses.replace(
         config,
+        precision="float32",
         policy=dataclasses.replace(config.policy, hidden=(policy_width, policy_width)),
         replay=dataclasses.replace(config.replay, batch_size=batch_size),
         flash=dataclasses.replace(config.flash, critic_width=critic_width),
