@@ -240,6 +240,22 @@ def test_an_agent_with_a_learned_reward_has_both_kinds_of_curves(tmp_path: Path)
     assert '<body data-x="step">' in page
 
 
+def test_a_policy_that_learned_from_files_counts_batches_and_no_failure_is_green(tmp_path: Path) -> None:
+    for success in (0.1, 0.9):
+        folder = tmp_path / str(success)
+        sink = JsonlSink(folder / "metrics.jsonl")
+        for i in range(1, 4):
+            sink.write(500 * i, {"train/critic_loss": 1.0, "time/fps": 10.0, "eval/success_rate": success})
+        sink.close()
+        page = write_report(folder).read_text()
+        tiles = page[page.index('class="tiles"') : page.index("<h2>")]
+        assert "<b>1,500</b><span>batches</span>" in tiles
+        assert "steps per second" not in tiles
+        assert "<b>Batches per second</b>" in page
+        assert '<body data-x="batch">' in page
+        assert ("tile main good" in tiles) == (success > 0.5)
+
+
 def test_the_reward_along_episodes_has_curves_frames_and_outcomes(tmp_path: Path) -> None:
     from PIL import Image
 

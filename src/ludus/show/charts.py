@@ -168,7 +168,7 @@ def _axes(scale: _Scale, show: Callable[[float], str], x_name: str) -> str:
         + _tick(_LEFT - 6, scale.y(v) + 4, "end", _short(v, show))
         for v in round_ticks(scale.y0, scale.y1, 4)
     ]
-    ticks = round_ticks(scale.x0, scale.x1, 5)
+    ticks = [x for x in round_ticks(scale.x0, scale.x1, 5) if x_name != "steps" or x == round(x)]
     words = [*map(_compact, ticks[:-1]), *(f"{_compact(x)} {x_name}" for x in ticks[-1:])]
     steps = [_tick(scale.x(x), _HEIGHT - 8, "middle", word) for x, word in zip(ticks, words, strict=True)]
     if ticks and scale.x(ticks[-1]) > _WIDTH - 50:  # the unit would not fit

@@ -20,9 +20,10 @@ def page_html(title: str, body: str, axis: str = "step") -> str:
     )
 
 
-def tile(words: str, value: str, good: bool = False) -> str:
-    """A number, large, and what it is."""
-    return f'<div class="tile{" good" if good else ""}"><b>{safe(value)}</b><span>{safe(words)}</span></div>'
+def tile(words: str, value: str, main: bool = False, good: bool = True) -> str:
+    """A number, large, and what it is. The main one of a page is wide and, unless it is not `good`, green."""
+    style = "tile" + " main" * main + " good" * (main and good)
+    return f'<div class="{style}"><b>{safe(value)}</b><span>{safe(words)}</span></div>'
 
 
 def safe(value: Any) -> str:

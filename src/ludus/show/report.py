@@ -101,7 +101,8 @@ def write_report(
         _run_facts({**facts, **(extra or {})}, trouble),
     ]
     path = run_dir / f"report{suffix}.html"
-    write_page(path, page_html(f"{title}: training report", "".join(body), "batch" if alone else "step"))
+    unit = "batch" if counts_batches(rows) else "step"
+    write_page(path, page_html(f"{title}: training report", "".join(body), unit))
     return path
 
 
@@ -124,9 +125,10 @@ def _tiles(rows: Rows, display: Display, measured: Measurement | None) -> str:
         if (value := _last(rows, f"eval/{measure.metric}")) is not None:
             told = measure.told({measure.metric: value}, "")
             tiles.append(tile(f"{measure.label} in the newest evaluation", told))
-    tiles.append(tile("steps", f"{steps:,}"))
+    unit = "batches" if counts_batches(rows) else "steps"
+    tiles.append(tile(unit, f"{steps:,}"))
     tiles.append(tile("training time", text.duration(seconds)))
-    tiles.append(tile("steps per second", text.number(None if speed is None else round(speed))))
+    tiles.append(tile(f"{unit} per second", text.number(None if speed is None else round(speed))))
     return f'<div class="tiles">{"".join(tiles)}</div>'
 
 
@@ -137,14 +139,18 @@ def _result_tiles(measured: Measurement, display: Display) -> list[str]:
     tiles = []
     if "success_rate" in result:
         interval = "".join(text.success_with_interval(told, "eval/").partition("(")[1:])
-        tiles.append(tile(f"success {interval}: {where}", text.percent(result["success_rate"]), good=True))
+        tiles.append(_success_tile(f"success {interval}: {where}", result["success_rate"]))
     if "mean_reward" in result:
         words = "mean reward, same episodes" if tiles else f"mean reward: {where}"
-        tiles.append(tile(words, text.number(result["mean_reward"]), good=not tiles))
+        tiles.append(tile(words, text.number(result["mean_reward"]), main=not tiles))
     if "mean_ep_length" in result:
         tiles.append(tile("mean episode length (steps)", text.number(round(result["mean_ep_length"], 1))))
     own = [(measure.label, measure.told(told, "eval/")) for measure in display.headline]
     return [*tiles, *(tile(label, value) for label, value in own if value)]
+
+
+def _success_tile(words: str, success: float) -> str:
+    return tile(words, text.percent(success), main=True, good=success >= 0.5)
 
 
 def _best_tile(rows: Rows) -> str:
@@ -155,18 +161,18 @@ def _best_tile(rows: Rows) -> str:
         best = _best(found)  # the one whose policy was kept; others may be better with one way of acting alone
         interval = "".join(text.success_with_interval(best, "eval/").partition("(")[1:])
         words = f"best success of {len(found)} evaluations {interval} at step {int(best['step']):,}{warned}"
-        return tile(words, text.percent(best["eval/success_rate"]), good=True)
+        return _success_tile(words, best["eval/success_rate"])
     found = [row for row in rows if math.isfinite(row.get("eval/mean_reward", math.nan))]
     if found:
         best = _best(found)
         words = f"best evaluation reward of {len(found)}, at step {int(best['step']):,}{warned}"
-        return tile(words, text.number(best["eval/mean_reward"]), good=True)
+        return tile(words, text.number(best["eval/mean_reward"]), main=True)
     for words, metric, show in (
         ("success in training", "rollout/success_rate", text.percent),
         ("return in training", "rollout/ep_rew_mean", text.number),
     ):
         if (value := _last(rows, metric)) is not None:
-            return tile(f"newest {words}; no evaluation yet", show(value), good=True)
+            return tile(f"newest {words}; no evaluation yet", show(value), main=True)
     return tile("result", "no evaluation yet")
 
 
@@ -175,7 +181,7 @@ def _reward_tiles(rows: Rows) -> list[str]:
     for metric, words in _REWARD_HEADLINES:
         value = _last(rows, metric)
         if value is not None:
-            tiles.append(tile(words, text.reward_value(metric, value), good=not tiles))
+            tiles.append(tile(words, text.reward_value(metric, value), main=not tiles))
     loss = _last(rows, "train/r_loss")
     return [*tiles, tile("final reward loss", text.number(loss))] if loss is not None else tiles
 
@@ -217,8 +223,7 @@ def _failures(run_dir: Path, measured: Measurement | None) -> str:
 
 
 def _curves(rows: Rows, display: Display) -> str:
-    alone = is_reward_only(rows)
-    speed = "Batches per second" if alone else "Steps per second"
+    alone, unit = is_reward_only(rows), "batches" if counts_batches(rows) else "steps"
     learning = [
         _chart("Success rate", rows, _SUCCESS, text.percent, (0.0, 1.0)),
         _chart("Episode return", rows, _RETURN),
@@ -228,7 +233,7 @@ def _curves(rows: Rows, display: Display) -> str:
             {"training": "rollout/ep_len_mean", "evaluation": "eval/mean_ep_length"},
         ),
         *(_reward_charts(rows) if alone else []),
-        _chart(speed, rows, {"batches/s" if alone else "steps/s": "time/fps"}),
+        _chart(f"{unit.capitalize()} per second", rows, {f"{unit}/s": "time/fps"}),
     ]
     shares = {name: f"time/{name}_share" for name in ("simulate", "act", "learn")}
     machine = [
@@ -256,7 +261,7 @@ def _curves(rows: Rows, display: Display) -> str:
         )
         + _fold("More metrics", [*(_chart(n, rows, {n: n}) for n in others), *machine])
     )
-    return sections.replace(" steps</text>", " batches</text>") if alone else sections
+    return sections.replace(" steps</text>", f" {unit}</text>")
 
 
 _MEMORY = {
@@ -574,6 +579,12 @@ def is_reward_only(rows: Rows) -> bool:
     if any(name.startswith(("rollout/", "eval/")) for name in names):
         return False
     return "train/r_loss" in names or any(name.startswith("reward/") for name in names)
+
+
+def counts_batches(rows: Rows) -> bool:
+    """Whether what was learned from lay in files: a step is a batch then."""
+    names = {name for row in rows for name in row}
+    return any(name.startswith("train/") for name in names) and not any(n.startswith("rollout/") for n in names)
 
 
 def along_batches(rows: Rows) -> Rows:

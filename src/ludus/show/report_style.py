@@ -23,9 +23,9 @@ h2 { font-size: 17px; margin: 34px 0 12px; }
 .tile span { color: var(--soft); font-size: 13px; overflow-wrap: anywhere; }
 .tile b { display: block; font-size: 25px; line-height: 1.25; letter-spacing: -.02em;
   font-variant-numeric: tabular-nums; }
-.tile.good { grid-column: span 2; } .tile.good b { color: var(--good); }
-.charts { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); }
-.charts.small { grid-template-columns: repeat(auto-fit, minmax(min(100%, 310px), 1fr)); }
+.tile.main { grid-column: span 2; } .tile.good b { color: var(--good); }
+.charts { display: grid; gap: 12px; grid-template-columns: repeat(auto-fill, minmax(min(100%, 480px), 1fr)); }
+.charts.small { grid-template-columns: repeat(auto-fill, minmax(min(100%, 310px), 1fr)); }
 .chart { margin: 0; padding: 12px 14px 8px; position: relative; }
 .chart svg { display: block; width: 100%; height: auto; overflow: visible; touch-action: pan-y; }
 figcaption { display: flex; justify-content: space-between; font-size: 14px; }
