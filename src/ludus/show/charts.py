@@ -163,10 +163,12 @@ def _scale(chart: Chart, series: list[Series]) -> _Scale:
 
 
 def _axes(scale: _Scale, show: Callable[[float], str], x_name: str) -> str:
+    # Of a line that hardly moves two ticks may read the same.
+    told = {_short(v, show): v for v in round_ticks(scale.y0, scale.y1, 4)}
     lines = [
         f'<path class="grid" d="M{_LEFT},{scale.y(v):.1f}H{_WIDTH - _RIGHT}"/>'
-        + _tick(_LEFT - 6, scale.y(v) + 4, "end", _short(v, show))
-        for v in round_ticks(scale.y0, scale.y1, 4)
+        + _tick(_LEFT - 6, scale.y(v) + 4, "end", word)
+        for word, v in told.items()
     ]
     ticks = [x for x in round_ticks(scale.x0, scale.x1, 5) if x_name != "steps" or x == round(x)]
     words = [*map(_compact, ticks[:-1]), *(f"{_compact(x)} {x_name}" for x in ticks[-1:])]
