@@ -21,7 +21,7 @@ from ludus.algorithms.flash.reward_factor import RewardFactor
 from ludus.algorithms.replay.agents import Batch
 from ludus.algorithms.replay.config import ReplayConfig, ReplayTrainConfig
 from ludus.envs.row_space import RowSpace
-from ludus.errors import ConfigError
+from ludus.errors import CheckpointError, ConfigError
 from ludus.policies.config import PolicyConfig
 from ludus.policies.factory import make_replay_policy
 from ludus.policies.flash_policy import FlashPolicy
@@ -490,6 +490,14 @@ def test_what_flash_sac_cannot_do_is_a_sentence(tmp_path: Path, case: str) -> No
     with pytest.raises(ConfigError, match=message):
         ludus.train(preset, tmp_path / "run", console=Console("quiet"), algo="flash-sac", overrides=settings)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_state_of_critics_that_lay_otherwise_is_refused() -> None:
+    agent = agent_of()
+    state = agent.state()
+    state["learned"]["critics"] = state["learned"].pop("critic_weights")
+    with pytest.raises(CheckpointError, match="Begin a new run; --from takes its policy along"):
+        agent.load_state(state)
 
 
 def test_images_are_refused_with_the_algorithm_to_take() -> None:

@@ -17,6 +17,7 @@ from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.replay.agents import Agent, Batch
 from ludus.algorithms.replay.config import ReplayConfig
 from ludus.envs.vec import State
+from ludus.errors import CheckpointError
 from ludus.policies.flash_layers import EXPANSION
 from ludus.policies.flash_policy import FlashPolicy, block_shape
 from ludus.policies.heads import Head
@@ -167,6 +168,11 @@ class FlashSAC(Agent):
         return super().state() | {"policy_measures": self._policy_measures.clone()}
 
     def load_state(self, state: State) -> None:
+        if "critic_weights" not in state["learned"]:
+            raise CheckpointError(
+                "An earlier Ludus saved this FlashSAC, with its critics laid out otherwise. Begin a new run; --from "
+                "takes its policy along."
+            )
         super().load_state(state)
         self._policy_measures.copy_(state["policy_measures"])
 
