@@ -170,8 +170,8 @@ class FlashSAC(Agent):
     def load_state(self, state: State) -> None:
         if "critic_weights" not in state["learned"]:
             raise CheckpointError(
-                "An earlier Ludus saved this FlashSAC, with its critics laid out otherwise. Begin a new run; --from "
-                "takes its policy along."
+                "An earlier Ludus saved this FlashSAC, with its critics laid out otherwise. Begin a new run; "
+                "--from takes its policy along."
             )
         super().load_state(state)
         self._policy_measures.copy_(state["policy_measures"])
