@@ -84,9 +84,9 @@ def seconds_of_update(learner: ReplayLearner) -> float:
     return time.perf_counter() - started
 
 
-def measure_stepping(preset: str, precision: str, batch_size: int, iterations: int) -> None:
-    """FlashSAC on a GPU, alone and while the environments step there; four batches for every 1,024 steps."""
-    steps, batches = 8 * MANY, 32
+def measure_stepping(preset: str, precision: str, ratio: int, batch_size: int, iterations: int) -> None:
+    """FlashSAC on a GPU, alone and while the environments step there; `ratio` batches for every 1,024 steps."""
+    steps, batches = 8 * MANY, 8 * ratio
     overrides: dict[str, Any] = {
         "device": "cuda",
         "precision": precision,
@@ -181,10 +181,11 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=0, help="of one measurement; 0: 100, on a GPU 1000")
     parser.add_argument("--processes", type=int, default=1, help="at once; how fast all are together")
     parser.add_argument("--stepping", default="", metavar="PRESET", help="FlashSAC while 1,024 of these step")
+    parser.add_argument("--ratio", type=int, default=4, help="of --stepping: batches for every 1,024 steps")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.stepping:
-        measure_stepping(arguments.stepping, arguments.precision, 2_048, 20)
+        measure_stepping(arguments.stepping, arguments.precision, arguments.ratio, 2_048, 20)
         return
     if arguments.processes > 1:
         own = ["--device", arguments.device, "--precision", arguments.precision, "--only", *arguments.only]
