@@ -22,7 +22,7 @@ from ludus.algorithms.replay.job import ReplayJob
 from ludus.algorithms.replay.online import OffPolicyJob
 from ludus.buffers.schedule import SegmentSchedule
 from ludus.buffers.segments import Segments
-from ludus.envs.vec import Step
+from ludus.envs.vec import Step, VecEnv
 from ludus.errors import ConfigError, TrainingError
 from ludus.policies import lstm
 from ludus.policies.actor_critic import ActorCritic
@@ -30,6 +30,7 @@ from ludus.policies.config import PolicyConfig
 from ludus.policies.lstm import LSTM
 from ludus.policies.mlp import Dense
 from ludus.policies.replay_heads import GreedyHead
+from ludus.policies.replay_policy import ReplayPolicy
 from ludus.show.jsonl import read_metrics
 from ludus.training.job import OnBatch
 from ludus.training.loop import MAX_ROLLBACKS, Trainer
@@ -201,10 +202,15 @@ def test_correctness_05_what_always_diverges_is_given_up(tmp_path: Path, monkeyp
     assert spoiled() == MAX_ROLLBACKS + 1
 
 
-def test_correctness_03_a_lagging_copy_explores_by_its_schedule_before_anything_is_learned(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("lags", [True, False])
+def test_correctness_03_a_copy_explores_by_its_schedule_before_anything_is_learned(
+    lags: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(replay_collector, "_apart", lambda policy, env: True)  # as where the policy is on a GPU
+    def actor(policy: ReplayPolicy, env: VecEnv, beside: bool) -> object:
+        """As where the policy is on a GPU, and the environments are not, or are too."""
+        return replay_collector._LaggingCopy(policy, env.device) if lags else replay_collector._Copy(policy)
+
+    monkeypatch.setattr(replay_collector, "_actor", actor)
     shares: list[tuple[float, float]] = []
 
     class Watch(ludus.Callback):
