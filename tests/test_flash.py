@@ -492,6 +492,16 @@ def test_what_flash_sac_cannot_do_is_a_sentence(tmp_path: Path, case: str) -> No
     assert not (tmp_path / "run").exists()
 
 
+def test_weights_lie_together_and_where_products_are_fast() -> None:
+    agent = agent_of()
+    for layers in (agent.layers, agent.critics.layers, agent.target_critics.layers):
+        for half, weight in zip(layers._weights_as(torch.bfloat16)[1:], layers.weights[1:], strict=True):
+            assert half.dtype == torch.bfloat16
+            assert torch.equal(half, weight.bfloat16())
+        assert all(weight.storage_offset() * weight.element_size() % 16 == 0 for weight in layers.weights)
+    assert agent.critics.weight.storage_offset() * 4 % 16 == 0
+
+
 def test_a_state_of_critics_that_lay_otherwise_is_refused() -> None:
     agent = agent_of()
     state = agent.state()
