@@ -26,6 +26,7 @@ from ludus.policies.config import PolicyConfig
 from ludus.policies.factory import make_replay_policy
 from ludus.policies.flash_policy import FlashPolicy
 from ludus.presets import find_preset
+from ludus.settings import apply_overrides
 from ludus.show.console import Console
 from ludus.show.jsonl import read_metrics
 from ludus.training.loop import Trainer
@@ -526,6 +527,18 @@ def test_an_arm_on_a_cpu_has_small_networks_and_the_published_ones_elsewhere() -
         assert isinstance(other, FlashTrainConfig)
         sizes = other.policy.hidden, other.flash.critic_width, other.replay.batch_size
         assert sizes == ((128, 128), 256, batch_size)
+
+
+def test_an_arm_takes_a_learned_reward_step_by_step() -> None:
+    arm = find_preset("kuka-pick-place", "flash-sac").config
+    for given, n_step in (({}, 3), ({"reward.method": "rrd"}, 1), ({"reward.method": "none"}, 3)):
+        config = apply_overrides(arm, given)
+        assert isinstance(config, FlashTrainConfig)
+        assert config.replay.n_step == n_step
+        config.check()
+    asked = apply_overrides(arm, {"reward.method": "rrd", "replay.n_step": 3})
+    with pytest.raises(ConfigError, match=r"--replay\.n-step must be 1"):
+        apply_overrides(asked, {}).check()
 
 
 @pytest.mark.parametrize("algo", ["sac", "td3", "flash-sac"])

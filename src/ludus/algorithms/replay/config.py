@@ -169,6 +169,13 @@ class ReplayTrainConfig(StoreTrainConfig):
             return "it is of a policy with a memory, and there is none: add --policy.memory gru, or leave it out."
         return super().why_useless(setting, given)
 
+    def settled(self, given: Collection[str]) -> Self:
+        config = super().settled(given)
+        if "reward.method" not in given or "replay.n_step" in given or self.reward.method == "none":
+            return config
+        # It pays step by step: what a preset says of longer sums is not for it.
+        return dataclasses.replace(config, replay=dataclasses.replace(config.replay, n_step=1))
+
     @property
     def why_no_hindsight(self) -> str:
         """What forbids to judge steps by other goals than their own; empty: nothing."""
