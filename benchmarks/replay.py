@@ -189,7 +189,8 @@ def main() -> None:
         return
     if arguments.processes > 1:
         own = ["--device", arguments.device, "--precision", arguments.precision, "--only", *arguments.only]
-        run_processes(arguments.processes, [*own, "--repeats", str(arguments.repeats)])
+        pace = ["--repeats", str(arguments.repeats), "--batches", str(arguments.batches)]
+        run_processes(arguments.processes, [*own, *pace])
         return
     torch.set_float32_matmul_precision(PRECISIONS[arguments.precision])
     batches = arguments.batches or (100 if arguments.device == "cpu" else 1000)

@@ -81,7 +81,7 @@ def _published_all(method: str, *flags: str) -> list[Case]:
 
 def _many(task: str, method: str, preset: str, *flags: str) -> Case:
     """On MuJoCo Warp, often evaluated: what counts is when."""
-    return Case(task, method, preset, ("--device", "cuda", *flags), seeds=1)
+    return Case(task, method, preset, flags, seeds=1)
 
 
 _SMALL_RRD = ("--reward.no-normalize-returns", "--reward.hidden", "64", "64", "--reward.learning-rate", "1e-3")
