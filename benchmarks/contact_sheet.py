@@ -25,14 +25,13 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from ludus.envs.humanoid.body import load_body
+from ludus.bodies import find_body
 from ludus.envs.humanoid.catalogue import find_clips, find_files, load_any
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.factory import make_humanoid
 from ludus.envs.humanoid.ghost import ghost_model
 from ludus.envs.humanoid.other_clips import ShownMimic, make_shown, on_clips
-from ludus.envs.humanoid.task import DT
 from ludus.envs.vec import Step, VecEnv
 from ludus.errors import ConfigError, LudusError, did_you_mean
 from ludus.policies.fit import refuse_misfit
@@ -43,6 +42,8 @@ VIEW = 3.2  # m, the side of the square that is drawn of a pose: room for a flip
 SCALE = 100  # pixels of a metre, the same in all strips
 SMOOTH = 2  # drawn so many times larger, for smooth edges
 MARGIN = 16  # pixels, around strips
+HUMANOID = find_body("humanoid")
+DT = HUMANOID.dt
 SPEED_SECONDS = 1.2  # that are shown of a policy which follows no clip
 INK, GREY = (25, 30, 40), (95, 103, 115)
 TITLE, SMALL = ImageFont.load_default(20), ImageFont.load_default(16)
@@ -218,7 +219,7 @@ def _on_white(model: mujoco.MjModel) -> mujoco.MjModel:
 
 def _draw(strip: Strip, arguments: Arguments) -> Image.Image:
     model, side = (
-        _on_white(ghost_model() if strip.qpos.shape[1] > 35 else load_body()),
+        _on_white(ghost_model(HUMANOID) if strip.qpos.shape[1] > 35 else HUMANOID.new_model()),
         round(VIEW * SCALE * SMOOTH),
     )
     with mujoco.Renderer(model, side, side) as renderer:

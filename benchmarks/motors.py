@@ -20,8 +20,8 @@ import tyro
 from torch import Tensor
 
 from ludus.envs import make_eval_env
-from ludus.envs.humanoid.body import JOINTS, load_body
 from ludus.envs.humanoid.config import HumanoidConfig
+from ludus.envs.humanoid.importing.skeleton import JOINTS
 from ludus.envs.humanoid.motor_bandwidth import follow
 from ludus.envs.humanoid.other_clips import act_as_trained, on_clips
 from ludus.envs.humanoid.task import HumanoidTask
@@ -47,7 +47,7 @@ def main(arguments: Arguments) -> None:
     env, policy = make_eval_env(config, 1), load(arguments.run)
     assert isinstance(env, HumanoidTask)
     published = published_limits(env.sim.model)
-    weak = load_body()
+    weak = env.body.new_model()
     weak.actuator_forcerange[:] = torch.stack([-published, published], 1).numpy()
     with closing(env):
         refuse_misfit(policy, env)

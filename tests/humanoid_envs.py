@@ -13,13 +13,13 @@ from torch import Tensor
 pytest.importorskip("scipy", reason="SciPy is not installed")
 from scipy.spatial.transform import Rotation
 
-from ludus.envs.humanoid.body import BODIES, JOINTS, body_model, load_body
+from humanoid_body import BODIES, DT, JOINTS, SUBSTEPS, body_model, load_body
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.mimic import MimicTask, evaluation_plan
 from ludus.envs.humanoid.motions import MotionLibrary, Reference
 from ludus.envs.humanoid.speed import SpeedTask
-from ludus.envs.humanoid.task import DT, SUBSTEPS, HumanoidTask
+from ludus.envs.humanoid.task import HumanoidTask
 from ludus.envs.mujoco.simulator import CpuSimulator
 
 STANDING = 0.421546 + 0.40987 + 0.05  # m, of the pelvis over the soles, legs straight

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ludus.envs.humanoid.body import JOINTS, load_body
+from humanoid_body import HUMANOID, JOINTS, load_body
 from ludus.envs.humanoid.catalogue import shipped_folder
 from ludus.envs.humanoid.clip import Clip, load_clip
 from ludus.envs.humanoid.ghost import GHOST_COLOUR, ghost_model, ghost_qpos
@@ -23,7 +23,7 @@ def _clip(name: str) -> Clip:
 
 
 def test_ghost_follows_the_body_in_the_positions() -> None:
-    model = ghost_model()
+    model = ghost_model(HUMANOID)
     assert (model.nq, model.nv, model.nu) == (70, 68, 28)
     for i, joint in enumerate(("root", *JOINTS)):
         own, ghost = model.joint(joint), model.joint(f"ghost_{joint}")
@@ -31,7 +31,7 @@ def test_ghost_follows_the_body_in_the_positions() -> None:
 
 
 def test_ghost_is_translucent_and_the_body_is_not() -> None:
-    model = ghost_model()
+    model = ghost_model(HUMANOID)
     for geom in range(model.ngeom):
         if model.geom(geom).name.startswith("ghost_"):
             assert model.geom_matid[geom] == -1
@@ -42,7 +42,7 @@ def test_ghost_is_translucent_and_the_body_is_not() -> None:
 
 def test_ghost_touches_nothing() -> None:
     """Over the body, in the floor and falling through it: the contacts are the body's alone, and so is its way."""
-    alone, both = load_body(), ghost_model()
+    alone, both = load_body(), ghost_model(HUMANOID)
     data, together = mujoco.MjData(alone), mujoco.MjData(both)
     start = qpos_at(_clip("stroll"), 0.0)
     data.qpos[:], together.qpos[:] = start, ghost_qpos(start, start)
@@ -69,7 +69,7 @@ def test_ghost_can_stand_beside() -> None:
 
 def test_page_draws_body_and_ghost() -> None:
     pytest.importorskip("mjviser")
-    clip, replay = _clip("stroll"), Replay(ghost_model(), 1 / 30)
+    clip, replay = _clip("stroll"), Replay(ghost_model(HUMANOID), 1 / 30)
     poses = [qpos_at(clip, time / 30) for time in range(5)]
     replay.add_episode([{"qpos": ghost_qpos(pose, pose, 1.2)} for pose in poses], "with its ghost")
     page = replay_html(replay, "ghost")
@@ -82,7 +82,7 @@ def test_translucent_bodies_are_sent_as_such() -> None:
     from ludus.show.mujoco_scene import MujocoScene, browser_server
 
     with browser_server() as server:
-        scene = MujocoScene(server, ghost_model())
+        scene = MujocoScene(server, ghost_model(HUMANOID))
         handles: dict[str, Any] = {group.handle.name: group.handle for group in scene._scene._mesh_groups}
     ghosts = [handle for name, handle in handles.items() if "ghost_" in name]
     assert len(ghosts) >= 10

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import ludus
+from humanoid_body import JOINTS
 from ludus.envs import display_of
-from ludus.envs.humanoid.body import JOINTS
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.display import CLIPS

@@ -17,6 +17,7 @@ from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 import ludus
+from humanoid_body import DT, JOINTS
 from humanoid_envs import (
     Still,
     about_z,
@@ -41,13 +42,12 @@ from ludus.algorithms.on_policy.job import OnPolicyJob
 from ludus.algorithms.registry import make_job
 from ludus.envs import make_vec_env
 from ludus.envs.check import check_env
-from ludus.envs.humanoid.body import JOINTS
 from ludus.envs.humanoid.catalogue import shipped_folder
 from ludus.envs.humanoid.clip import load_clip, save_clip
 from ludus.envs.humanoid.config import HumanoidConfig, TrackingReward
 from ludus.envs.humanoid.mimic import MimicTask
 from ludus.envs.humanoid.motions import Reference
-from ludus.envs.humanoid.task import DT, HumanoidTask
+from ludus.envs.humanoid.task import HumanoidTask
 from ludus.envs.vec import Step
 from ludus.errors import CheckpointError, ConfigError
 from ludus.presets import find_preset
@@ -356,7 +356,7 @@ def test_settings_that_make_no_sense_are_refused(wrong: Settings, message: str, 
 @pytest.mark.parametrize(
     "wrong",
     [{"eval_starts": 0}, {"resample_floor": 1.5}, {"resample_floor": -0.1}, {"resample_smoothing": 2.0},
-     {"window": 0, "discriminate": "motion"}, {"max_steps": 0}, {"termination": 0.0}, {"action_scale": 0.0},
+     {"window": 0, "discriminate": "motion"}, {"max_steps": 0}, {"termination": 0.0}, {"action_scale": -0.5},
      {"action_scale": math.nan}, {"future": (1, 0)}, {"speed": (0.5,)}, {"speed": (0.5, math.inf)}],
     ids=str,
 )  # fmt: skip

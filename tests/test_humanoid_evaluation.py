@@ -11,6 +11,7 @@ from torch import Tensor
 pytest.importorskip("scipy", reason="SciPy is not installed")
 from scipy.spatial.transform import Rotation
 
+from humanoid_body import BODIES, DT
 from humanoid_envs import (
     Still,
     arrays,
@@ -21,9 +22,7 @@ from humanoid_envs import (
     standing_clip,
     walk_clip,
 )
-from ludus.envs.humanoid.body import BODIES
 from ludus.envs.humanoid.mimic import MimicTask, evaluation_plan
-from ludus.envs.humanoid.task import DT
 from ludus.envs.humanoid.tracking import TrackingMeasures, procrustes_distance
 from ludus.envs.vec import Step
 from ludus.training.evaluator import Evaluation, evaluate
@@ -121,7 +120,7 @@ def test_measures_equal_slow_versions_on_a_recorded_rollout() -> None:
 
 
 def test_strict_success_needs_every_body_within_a_quarter_of_a_metre_all_the_time() -> None:
-    measures = TrackingMeasures(3, DT, torch.device("cpu"))
+    measures = TrackingMeasures(3, 15, DT, torch.device("cpu"))
     bodies = torch.zeros(3, len(BODIES), 3)
     bodies[:, BODIES.index("right_hand"), 1] = torch.tensor([0.249, 0.251, 0.1])
     measures.add(bodies, torch.zeros_like(bodies))

@@ -13,6 +13,7 @@ import torch
 import yaml
 
 import ludus
+from humanoid_body import DT
 from ludus.cli import run_verb
 from ludus.config import TrainConfig
 from ludus.envs import display_of, make_eval_env, make_vec_env
@@ -22,7 +23,6 @@ from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.display import CLIPS
 from ludus.envs.humanoid.factory import library_of
 from ludus.envs.humanoid.other_clips import act_as_trained, make_shown, on_clips
-from ludus.envs.humanoid.task import DT
 from ludus.envs.humanoid.tracking import ANY_DISTANCE, MEAN_DISTANCE
 from ludus.envs.mujoco.simulator import CpuSimulator
 from ludus.envs.mujoco.task import SimTask

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from humanoid_body import DT, FRAME_SIZE, JOINTS
 from humanoid_envs import (
     arrays,
     make,
@@ -19,9 +20,8 @@ from humanoid_envs import (
     walk_clip,
     yaw_of,
 )
-from ludus.envs.humanoid.body import JOINTS
 from ludus.envs.humanoid.clip import Clip
-from ludus.envs.humanoid.task import DT, FRAME_SIZE, HumanoidTask
+from ludus.envs.humanoid.task import HumanoidTask
 
 
 # What a discriminator sees ----------------------------------------------------------------------------

@@ -19,12 +19,11 @@ from torch import Tensor
 pytest.importorskip("scipy", reason="SciPy is not installed")
 from scipy.spatial.transform import Rotation, Slerp
 
+from humanoid_body import BODIES, JOINTS, body_model, forward_kinematics, load_body, lowest_points
 from humanoid_envs import about_z, quat_of, slow_kinematics, standing_clip, walk_clip, yaw_of
-from ludus.envs.humanoid import rotations
-from ludus.envs.humanoid.body import BODIES, JOINTS, body_model, load_body
+from ludus.bodies import rotations
 from ludus.envs.humanoid.clip import Clip, load_clip, save_clip
 from ludus.envs.humanoid.importing import import_motion
-from ludus.envs.humanoid.kinematics import forward_kinematics, lowest_points
 from ludus.envs.humanoid.motions import MotionLibrary, Reference
 from ludus.errors import DataError
 
@@ -422,8 +421,8 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "other body": (lambda v: put(v, "body_names", [*BODIES[:-1], "tail"]), "has tail and lacks left_foot"),
     "other joints": (lambda v: put(v, "joint_names", JOINTS[:-1]), "another body.*lacks left_ankle_z"),
     "twice a joint": (lambda v: put(v, "joint_names", [*JOINTS, JOINTS[0]]), "among its joints"),
-    "other order": (lambda v: put(v, "joint_names", JOINTS[::-1]), "joints in another order"),
-    "bodies in other order": (lambda v: put(v, "body_names", BODIES[::-1]), "bodies in another order"),
+    "other order": (lambda v: put(v, "joint_names", JOINTS[::-1]), "joints of humanoid in another order"),
+    "bodies in other order": (lambda v: put(v, "body_names", BODIES[::-1]), "bodies of humanoid in another order"),
     "no frame": (lambda v: keep_frames(v, 0), "has 0 frames; a motion needs at least 2"),
     "one frame": (lambda v: keep_frames(v, 1), "has 1 frames; a motion needs at least 2"),
     "fps 0": (lambda v: put(v, "fps", 0.0), "0 frames a second"),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ludus.envs.humanoid.body import BODIES, JOINTS, body_model
+from humanoid_body import BODIES, JOINTS, body_model
 from ludus.envs.humanoid.importing import import_motion
 from ludus.envs.humanoid.importing.table import ROOT
 from ludus.errors import ConfigError, DataError

@@ -11,17 +11,15 @@ import pytest
 import torch
 
 import ludus.envs.humanoid.catalogue as catalogue
-import ludus.envs.humanoid.motor_bandwidth as following
 import warm_python
+from humanoid_body import BODIES, DT, HUMANOID, JOINTS, MOTOR_LAG, SUBSTEPS, load_body
 from ludus.commands.motions import motions
-from ludus.envs.humanoid.body import BODIES, JOINTS, load_body
 from ludus.envs.humanoid.catalogue import find_clips, known_clips
 from ludus.envs.humanoid.checks import check_motion
 from ludus.envs.humanoid.clip import Clip, load_clip, save_clip
 from ludus.envs.humanoid.importing.floor import put_on_floor
 from ludus.envs.humanoid.motions import MotionLibrary
 from ludus.envs.humanoid.motor_bandwidth import PHASES, follow
-from ludus.envs.humanoid.task import DT, MOTOR_LAG, SUBSTEPS
 from ludus.errors import ConfigError, DataError
 from motion_files import CMU_SKELETON, DEEPMIMIC, SHARED, needs_shared, write_bvh
 
@@ -190,12 +188,9 @@ def test_floor_and_limits_are_not_blamed_on_motors(clip: Clip) -> None:
 
 
 def test_weaker_motors_cannot_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    def weak() -> mujoco.MjModel:
-        model = load_body()
-        model.actuator_forcerange /= 20
-        return model
-
-    monkeypatch.setattr(following, "load_body", weak)
+    weak = load_body()
+    weak.actuator_forcerange /= 20
+    monkeypatch.setattr(HUMANOID, "model", weak)
     assert told_of_motors(shipped("jog"))[0] == "warning"
 
 

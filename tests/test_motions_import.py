@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from ludus.envs.humanoid.body import BODIES, HINGES, JOINTS, body_model, load_body
+from humanoid_body import BODIES, HINGES, HUMANOID, JOINTS, body_model, forward_kinematics, load_body
+from ludus.bodies.rotations import about_axis, multiply, rotate
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.importing import import_motion, read_motion
 from ludus.envs.humanoid.importing.floor import lowest_of_clip, put_on_floor
-from ludus.envs.humanoid.importing.hinges import euler, hinge_angles, joint_names, limits
+from ludus.envs.humanoid.importing.hinges import euler, hinge_angles
 from ludus.envs.humanoid.importing.motion import FPS, Motion, joint_angles, make_clip, resample, without_held_poses
 from ludus.envs.humanoid.importing.retarget import LIMBS, bend, shortest_turn
 from ludus.envs.humanoid.importing.table import ROOT
-from ludus.envs.humanoid.kinematics import forward_kinematics
-from ludus.envs.humanoid.rotations import about_axis, multiply, rotate
 from ludus.envs.humanoid.seam import seam_jumps, seam_turn, seam_turns
 from motion_files import (
     CMU,
@@ -59,8 +58,8 @@ def test_angles_of_hinges_rebuild_the_rotation(order: str) -> None:
 
 
 def test_joints_are_ordered_as_in_the_model() -> None:
-    assert joint_names() == list(JOINTS)
-    assert limits()[0].shape == (28,)
+    assert HUMANOID.joints == JOINTS
+    assert HUMANOID.limits[0].shape == (28,)
 
 
 def test_a_turning_joint_has_no_jumps_and_the_least_trouble_with_limits() -> None:
@@ -317,7 +316,7 @@ def test_the_g1s_motions_stand_on_our_legs(path: Path) -> None:
     assert 0.75 < np.median(clip.root_pos[:, 2]) < 1.0
     assert lowest_of_clip(clip).min() > -0.01
     assert np.percentile(lowest_of_clip(clip), 25) < 0.02
-    low, high = limits()
+    low, high = HUMANOID.limits
     assert np.maximum(low - clip.joint_pos, clip.joint_pos - high).max() < 0.1
     assert np.abs(np.diff(clip.joint_pos, axis=0)).max() < 0.5
 

@@ -6,11 +6,10 @@ import torch
 
 from authoring import LICENCE, SOURCE, author_clips
 from balance import sole_corners, support_margin
-from ludus.envs.humanoid.body import JOINTS, body_model
+from humanoid_body import JOINTS, body_model, forward_kinematics, lowest_points
 from ludus.envs.humanoid.catalogue import shipped_folder
 from ludus.envs.humanoid.checks import check_motion
 from ludus.envs.humanoid.clip import Clip, load_clip
-from ludus.envs.humanoid.kinematics import forward_kinematics, lowest_points
 from ludus.motion_viewing import qpos_at
 
 NAMES = ("bow", "jog", "march", "punch_combo", "side_step", "squat", "stroll", "turn", "wave")

@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ludus.envs.humanoid.body import load_body
+from ludus.bodies.rotations import multiply, rotate
 from ludus.envs.humanoid.clip import Clip
-from ludus.envs.humanoid.rotations import multiply, rotate
 from ludus.envs.humanoid.seam import cycle_later
 from ludus.errors import LudusError
 from ludus.show import playback as replays
@@ -25,6 +24,8 @@ def view_clips(clips: list[Clip], port: int, seconds: float | None, html: Path |
     """
     if not clips:
         raise LudusError("There is no clip to show.")
+    if any(clip.body is not clips[0].body for clip in clips):
+        raise LudusError("These clips are of several bodies; look at those of one at a time.")
     if html is not None:
         html.parent.mkdir(parents=True, exist_ok=True)
         html.write_text(clips_html(clips), encoding="utf-8")
@@ -32,12 +33,14 @@ def view_clips(clips: list[Clip], port: int, seconds: float | None, html: Path |
     playing = _Playing(clips)
     title = clips[0].name if len(clips) == 1 else f"{len(clips)} clips"
     dt = 1 / _FRAME_RATE
-    viewer.play(load_body(), playing.advance, dt, port, seconds, playing.next_clip, title, next_label="Next clip")
+    viewer.play(
+        clips[0].body.model, playing.advance, dt, port, seconds, playing.next_clip, title, next_label="Next clip"
+    )
 
 
 def clips_html(clips: list[Clip]) -> str:
     """A page that shows the clips one after the other."""
-    replay = replays.Replay(load_body(), 1 / _FRAME_RATE)
+    replay = replays.Replay(clips[0].body.model, 1 / _FRAME_RATE)
     for clip in clips:
         times = np.arange(0.0, min(_shown_seconds(clip), _LONGEST_S) + 1e-9, 1 / _FRAME_RATE)
         caption = f"{clip.name}: {clip.duration:.1f} s{', loops' if clip.loop else ''}"
@@ -46,7 +49,7 @@ def clips_html(clips: list[Clip]) -> str:
 
 
 def qpos_at(clip: Clip, time: float) -> np.ndarray:
-    """[35] the pose nearest to a time; a looping clip goes on from where its last round ended."""
+    """[7 + joints] the pose nearest to a time; a looping clip goes on from where its last round ended."""
     frame = round(time * clip.fps)
     if not clip.loop:
         return clip.qpos[min(frame, clip.frames - 1)]

@@ -12,10 +12,9 @@ import mujoco
 import numpy as np
 import torch
 
-from ludus.envs.humanoid.body import load_body
+from ludus.bodies import find_body
+from ludus.bodies.rotations import rotate
 from ludus.envs.humanoid.clip import Clip
-from ludus.envs.humanoid.kinematics import forward_kinematics
-from ludus.envs.humanoid.rotations import rotate
 from posing import HEEL, TOE, Poses, qpos_of
 
 GRAVITY = 9.81
@@ -69,7 +68,7 @@ def pressed_points(clip: Clip) -> np.ndarray:
 def sole_corners(qpos: np.ndarray) -> np.ndarray:
     """[frames, 8, 3] corners of the right sole, then of the left."""
     pose = torch.as_tensor(qpos)
-    places, turns = forward_kinematics(pose[:, :3], pose[:, 3:7], pose[:, 7:])
+    places, turns = find_body("humanoid").kinematics.forward(pose[:, :3], pose[:, 3:7], pose[:, 7:])
     corners = [places[:, foot, None] + rotate(turns[:, foot, None], torch.as_tensor(_SOLE)) for foot in (11, 14)]
     return torch.cat(corners, dim=1).numpy()
 
@@ -144,7 +143,7 @@ def balanced(
 def _centre_of_mass(qpos: np.ndarray) -> np.ndarray:
     """[frames, 3]"""
     model, pose = _model(), torch.as_tensor(qpos)
-    places, turns = forward_kinematics(pose[:, :3], pose[:, 3:7], pose[:, 7:])
+    places, turns = find_body("humanoid").kinematics.forward(pose[:, :3], pose[:, 3:7], pose[:, 7:])
     centres = (places + rotate(turns, torch.as_tensor(model.body_ipos[1:].copy()))).numpy()
     centre: np.ndarray = np.average(centres, axis=1, weights=model.body_mass[1:])
     return centre
@@ -182,7 +181,7 @@ def _yaw(frame: np.ndarray) -> float:
 @cache
 def _model() -> mujoco.MjModel:
     """The body without contacts, limits or damping: a motion's needs are then the floor's and the motors'."""
-    model = load_body()
+    model = find_body("humanoid").new_model()
     model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_CONSTRAINT
     model.dof_damping[:] = 0.0
     return model

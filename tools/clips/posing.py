@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ludus.envs.humanoid.body import JOINTS, body_model
+from ludus.bodies import find_body
+from ludus.envs.humanoid.importing.skeleton import JOINTS
 
 SIDES = ("right", "left")
 ANKLE_HEIGHT = 0.05  # m, of the ankle over a flat sole
@@ -59,7 +60,7 @@ def _leg_angles(poses: Poses, side: str) -> Angles:
     """Two-link inverse kinematics in closed form; the knee points where the toes do."""
     thigh, shin = _bone(f"{side}_shin"), _bone(f"{side}_foot")
     pelvis, foot = _matrix(poses.turn), poses.feet[side]
-    hip = poses.pelvis + pelvis @ np.array(body_model().body(f"{side}_thigh").pos)
+    hip = poses.pelvis + pelvis @ np.array(find_body("humanoid").model.body(f"{side}_thigh").pos)
     reach = foot.ankle - hip
     distance = np.linalg.norm(reach, axis=1)
     bent = (distance**2 - thigh**2 - shin**2) / (2 * thigh * shin)  # the cosine of the knee's angle
@@ -79,7 +80,7 @@ def _leg_angles(poses: Poses, side: str) -> Angles:
 
 def _bone(body: str) -> float:
     """The length of the bone that ends where `body` begins."""
-    return float(np.linalg.norm(body_model().body(body).pos))
+    return float(np.linalg.norm(find_body("humanoid").model.body(body).pos))
 
 
 def _frame(along: np.ndarray, sideways: np.ndarray) -> np.ndarray:

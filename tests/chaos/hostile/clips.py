@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ludus.envs.humanoid.body import BODIES, JOINTS
+from humanoid_body import BODIES, JOINTS
 from ludus.envs.humanoid.clip import FORMAT
 
 from .data_files import ESCAPES, mutated

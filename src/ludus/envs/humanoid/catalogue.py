@@ -5,12 +5,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ludus.envs.humanoid.clip import Clip, load_clip
+from ludus.bodies import Body
+from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.importing import SOURCE_SUFFIXES, import_motion
 from ludus.errors import ConfigError, DataError, did_you_mean, listable
 
 OWN_FOLDER = Path("motions")  # where 'ludus motions import' writes
 SHIPPED = "shipped:"  # before a name: the clip that comes with Ludus, whatever is in ./motions
+SHIPPED_CLIPS_OF = "humanoid"
 _FILES = (".npz", *SOURCE_SUFFIXES)
 _NOT_CLIPS = ("license", "licence", "readme", "notice", "requirements")  # text files that lie beside clips
 
@@ -19,26 +21,33 @@ def shipped_folder() -> Path:
     return Path(__file__).with_name("clips")
 
 
-def find_clips(names: str) -> list[Clip]:
+def find_clips(names: str, body: Body | None = None) -> list[Clip]:
     """The clips that `names` means: names, files and folders with commas between; 'all' is every shipped clip.
 
     Files of other formats are imported on the fly.
     """
-    return load_all(find_files(names))
+    return load_all(find_files(names, body), body)
 
 
-def find_files(names: str) -> list[Path]:
-    """The files of the clips that `names` means, each once."""
+def find_files(names: str, body: Body | None = None) -> list[Path]:
+    """The files of the clips that `names` means, each once. `body`: whose clips they are, by default any's."""
+    if names.strip() == "all" and body is not None and body.name != SHIPPED_CLIPS_OF:
+        raise ConfigError(
+            f"No clips of {body.name} come with Ludus: name yours, --clip walk.csv,run.npz or a folder."
+        )
     if not names.strip():
         raise ConfigError(f"Say which clips: {_known_text()}, or files and folders, with commas between.")
     paths = [path for name in names.split(",") if name.strip() for path in clip_files(name.strip())]
     return list({path.resolve(): path for path in paths}.values())
 
 
-def load_all(paths: Iterable[Path]) -> list[Clip]:
-    """The clips of several files. Where two have the same name (walk), the second gets a number (walk-2)."""
+def load_all(paths: Iterable[Path], body: Body | None = None) -> list[Clip]:
+    """The clips of several files, all of `body` if it is said.
+
+    Where two have the same name (walk), the second gets a number (walk-2).
+    """
     clips: dict[str, Clip] = {}
-    for clip in (clip for path in paths for clip in load_any(path)):
+    for clip in (clip for path in paths for clip in load_any(path, body)):
         name, number = clip.name, 1
         while name in clips:
             number += 1
@@ -118,8 +127,9 @@ def hidden_clips() -> list[str]:
     return sorted(path.stem for path in shipped_folder().glob("*.npz") if not is_shipped(known_clips()[path.stem]))
 
 
-def load_any(path: Path) -> list[Clip]:
-    return [load_clip(path)] if path.suffix.lower() == ".npz" else import_motion(path)
+def load_any(path: Path, body: Body | None = None) -> list[Clip]:
+    """The clips in a file, of Ludus or of another program. `body`: whose they must be, by default what it says."""
+    return import_motion(path, body=body)
 
 
 def _files_in(folder: Path) -> list[Path]:

@@ -6,14 +6,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.bodies import Body
+from ludus.bodies.rotations import conjugate, multiply, rotate, rotation_vector
 from ludus.envs.findings import Finding
-from ludus.envs.humanoid.body import BODIES, HINGES, JOINTS, body_model
 from ludus.envs.humanoid.clip import Clip
-from ludus.envs.humanoid.importing.hinges import limits
 from ludus.envs.humanoid.importing.motion import HELD_SHARE
-from ludus.envs.humanoid.kinematics import forward_kinematics, lowest_points
 from ludus.envs.humanoid.motor_bandwidth import follow
-from ludus.envs.humanoid.rotations import conjugate, multiply, rotate, rotation_vector
 from ludus.envs.humanoid.seam import seam_jumps, seam_turns
 from ludus.envs.humanoid.tracking import ANY_DISTANCE
 
@@ -42,10 +40,8 @@ _GRAVITY = 9.81
 
 
 def check_motion(clip: Clip) -> list[Finding]:
-    positions, rotations = forward_kinematics(
-        torch.as_tensor(clip.root_pos), torch.as_tensor(clip.root_quat), torch.as_tensor(clip.joint_pos)
-    )
-    lowest = lowest_points(positions, rotations).amin(dim=-1).numpy()
+    positions, rotations = clip.bodies()
+    lowest = clip.body.kinematics.lowest_points(positions, rotations).amin(dim=-1).numpy()
     findings = [
         *_check_time(clip),
         *_check_held(clip),
@@ -54,7 +50,7 @@ def check_motion(clip: Clip) -> list[Finding]:
         *_check_speed(clip),
         *_check_jumps(clip, positions.numpy()),
         *_check_motors(clip),
-        *_check_floor(clip, lowest, _centre_of_mass(positions, rotations)),
+        *_check_floor(clip, lowest, _centre_of_mass(clip.body, positions, rotations)),
         *_check_sliding(clip, positions, rotations),
     ]
     return [*findings, *_check_seam(clip)] if clip.loop else findings
@@ -78,12 +74,14 @@ def _check_held(clip: Clip) -> Iterator[Finding]:
 
 
 def _check_limits(clip: Clip) -> Iterator[Finding]:
-    low, high = limits()
-    beyond = np.maximum(low - clip.joint_pos, 0) + np.maximum(clip.joint_pos - high, 0)  # [frames, 28]
+    low, high = clip.body.limits
+    beyond = np.maximum(low - clip.joint_pos, 0) + np.maximum(clip.joint_pos - high, 0)  # [frames, joints]
     bad = [i for i in np.argsort(-beyond.max(axis=0)) if beyond[:, i].max() > LIMIT_SLACK]
     for i in bad:
         most, share = float(beyond[:, i].max()), float((beyond[:, i] > LIMIT_SLACK).mean())
-        what = f"{JOINTS[i]} goes {np.degrees(most):.0f}° beyond its limit, in {share:.0%} of the frames."
+        what = (
+            f"{clip.body.joints[i]} goes {np.degrees(most):.0f}° beyond its limit, in {share:.0%} of the frames."
+        )
         fix = "The body stops at the limit: it will follow a little less closely there."
         if most > LIMIT_FAR:
             fix = "The body cannot follow; cut this part, or leave the clip out."
@@ -93,8 +91,7 @@ def _check_limits(clip: Clip) -> Iterator[Finding]:
 
 
 def _check_gimbal(clip: Clip) -> Iterator[Finding]:
-    middle = [f"{joint}_{order[1]}" for joint, order in HINGES.items() if len(order) == 3]
-    most = {name: float(np.abs(clip.joint_pos[:, JOINTS.index(name)]).max()) for name in middle}
+    most = {clip.body.joints[i]: float(np.abs(clip.joint_pos[:, i]).max()) for i in _middle_hinges(clip.body)}
     near = {name: angle for name, angle in most.items() if angle > NEAR_GIMBAL}
     for name, angle in near.items():
         what = f"{name} reaches {np.degrees(angle):.0f}°: near 90° the joint's other hinges turn fast for little."
@@ -105,11 +102,19 @@ def _check_gimbal(clip: Clip) -> Iterator[Finding]:
         yield Finding("ok", "No joint comes near gimbal lock.")
 
 
+def _middle_hinges(body: Body) -> Iterator[int]:
+    """Joints that are the second of three hinges between two bodies."""
+    model = body.model
+    for first, count in zip(model.body_jntadr[body.root + 1 :], model.body_jntnum[body.root + 1 :], strict=True):
+        if count == 3:
+            yield int(first)  # the root's joint, which is before, is not counted
+
+
 def _check_speed(clip: Clip) -> Iterator[Finding]:
     steps = np.abs(np.diff(clip.joint_pos, axis=0))
     frame, joint = np.unravel_index(steps.argmax(), steps.shape)
     most, speed = float(steps.max()), float(steps.max() * clip.fps)
-    where = f"{JOINTS[joint]} at {frame / clip.fps:.2f} s"
+    where = f"{clip.body.joints[joint]} at {frame / clip.fps:.2f} s"
     if most > ANGLE_JUMP:
         fix = "Import it anew; if it stays, cut the clip there."
         yield Finding("error", f"{where} jumps by {np.degrees(most):.0f}° between two frames.", fix)
@@ -142,12 +147,16 @@ def _check_jumps(clip: Clip, positions: np.ndarray) -> Iterator[Finding]:
         yield Finding("ok", "No pose jumps out of those around it.")
         return
     frame = int((body.max(axis=1) if body.any() else joint.max(axis=1)).argmax())
-    name, hinge = BODIES[body[frame].argmax()].replace("_", " "), JOINTS[joints[frame].argmax()]
+    name, hinge = _words(clip.body.bodies[body[frame].argmax()]), clip.body.joints[joints[frame].argmax()]
     told = [f"the {name} by {body[frame].max() * 100:.0f} cm"] * bool(body.any())
     told += [f"{hinge} by {np.degrees(joints[frame].max()):.0f}°"] * bool(joints[frame].max() > JUMP_RAD)
     where = f"At {(frame + apart) / clip.fps:.2f} s"
     what = f"{where} the pose jumps beside where those around it lead: {', '.join(told)}."
     yield Finding("warning", what, "No body can follow that exactly; smooth the source there, or cut it.")
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _frames_apart(fps: float) -> int:
@@ -176,14 +185,14 @@ def _check_motors(clip: Clip) -> Iterator[Finding]:
     times, distances = follow(clip)
     if not len(times):
         return
-    sample, body = divmod(int(distances.argmax()), len(BODIES))
+    sample, body = divmod(int(distances.argmax()), len(clip.body.key))
     most, time = float(distances[sample, body]), float(times[sample])
     when = f"{time % clip.duration if clip.loop else time:.2f} s"
     fix = "Is the rate right (--fps)? Else slow the source down, or smooth it there."
     if not np.isfinite(most):
         yield Finding("error", f"The motors cannot follow: at {when} the simulation breaks down.", fix)
         return
-    name, told = BODIES[body].replace("_", " "), f"{most * 100:.0f} cm"
+    name, told = _words(clip.body.key_names[body]), f"{most * 100:.0f} cm"
     if most > ANY_DISTANCE:  # an evaluation by the strict rule would fail there
         seconds = float((distances[:, body] > ANY_DISTANCE).double().mean()) * clip.duration
         what = f"at {when} the {name} is {told} off, and for {seconds:.2f} s more than {ANY_DISTANCE * 100:.0f} cm"
@@ -232,22 +241,24 @@ def _hangings(clip: Clip, lowest: np.ndarray, centre: np.ndarray) -> Iterator[tu
             yield seconds, float(lowest[start:end].max())
 
 
-def _centre_of_mass(positions: Tensor, rotations: Tensor) -> np.ndarray:
+def _centre_of_mass(body: Body, positions: Tensor, rotations: Tensor) -> np.ndarray:
     """[frames, 3]"""
-    model = body_model()
-    inside = torch.as_tensor(model.body_ipos[1:].copy())
-    mass = torch.as_tensor(model.body_mass[1:].copy())
+    own = slice(body.root, body.root + len(body.bodies))
+    inside = torch.as_tensor(body.model.body_ipos[own].copy())
+    mass = torch.as_tensor(body.model.body_mass[own].copy())
     return ((positions + rotate(rotations, inside)) * mass[:, None]).sum(dim=1).div(mass.sum()).numpy()
 
 
 def _check_sliding(clip: Clip, positions: Tensor, rotations: Tensor) -> Iterator[Finding]:
     worst = ("", 0.0)
-    for foot in ("right_foot", "left_foot"):
+    for foot in clip.body.feet:
         speeds = _sliding(clip, positions, rotations, foot)
         usual = float(np.median(speeds)) if len(speeds) else 0.0
-        worst = max(worst, (foot, usual), key=lambda pair: pair[1])
+        worst = max(worst, (clip.body.bodies[foot], usual), key=lambda pair: pair[1])
+    if not clip.body.feet:
+        return
     if worst[1] > SLIDING:
-        what = f"The {worst[0].replace('_', ' ')} slides over the floor with {worst[1]:.2f} m/s, typically."
+        what = f"The {_words(worst[0])} slides over the floor with {worst[1]:.2f} m/s, typically."
         yield Finding(
             "warning", what, "Some is usual; if it is much, the scale or the rate of the source is wrong."
         )
@@ -255,13 +266,13 @@ def _check_sliding(clip: Clip, positions: Tensor, rotations: Tensor) -> Iterator
         yield Finding("ok", f"Feet on the floor slide little: {worst[1]:.2f} m/s is usual.")
 
 
-def _sliding(clip: Clip, positions: Tensor, rotations: Tensor, foot: str) -> np.ndarray:
-    """[contacts] m/s along the floor of a corner of the sole, where it is the lowest and on the floor."""
-    geom, body = body_model().geom(foot), BODIES.index(foot)
-    sides = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=torch.float64)] * 2)
-    sole = torch.cat([sides, -torch.ones(4, 1, dtype=torch.float64)], dim=1)
-    corners = torch.as_tensor(geom.pos.copy()) + sole * torch.as_tensor(geom.size.copy())
-    points = (positions[:, body, None] + rotate(rotations[:, body, None], corners)).numpy()  # [frames, 4, 3]
+def _sliding(clip: Clip, positions: Tensor, rotations: Tensor, foot: int) -> np.ndarray:
+    """[contacts] m/s along the floor of a point of the foot, where it is the lowest and on the floor."""
+    corners, radii = clip.body.kinematics.surface_of(foot)
+    if not len(corners):
+        return np.zeros(0)
+    points = (positions[:, foot, None] + rotate(rotations[:, foot, None], corners)).numpy()  # [frames, n, 3]
+    points[:, :, 2] -= radii.numpy()
     lowest = points[:, :, 2].argmin(axis=1)[:-1]
     rows = np.arange(len(lowest))
     here, then = points[rows, lowest], points[rows + 1, lowest]
@@ -273,13 +284,14 @@ def _check_seam(clip: Clip) -> Iterator[Finding]:
     joints, tilt, height = seam_jumps(clip)
     worst = int(np.abs(joints).argmax())
     jump = max(float(np.abs(joints).max()), float(np.linalg.norm(tilt)))
-    turns = [JOINTS[i] for i in np.flatnonzero(seam_turns(clip))]
+    turns = [clip.body.joints[i] for i in np.flatnonzero(seam_turns(clip))]
     if turns:
         what = f"In every cycle {', '.join(turns)} gains a whole turn, so the pose jumps where it starts anew."
         yield Finding("error", what, "Import it with --no-loop.")
     if jump > SEAM_RAD or abs(height) > SEAM_M:
         what = (
-            f"At the seam of the loop the pose jumps: {JOINTS[worst]} by {np.degrees(abs(joints[worst])):.0f}°, "
+            f"At the seam of the loop the pose jumps: {clip.body.joints[worst]} by "
+            f"{np.degrees(abs(joints[worst])):.0f}°, "
             f"the root by {np.degrees(np.linalg.norm(tilt)):.0f}° and {abs(height) * 100:.1f} cm."
         )
         fix = "Import it with --no-loop, or cut the source where the pose recurs."

@@ -1,12 +1,15 @@
 """A clip of motion: how it is kept in a file, and what must be true of it. Plain npz; nothing is unpickled."""
 
 import io
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from ludus.envs.humanoid.body import BODIES, JOINTS
+from ludus.bodies import Body, find_body
+from ludus.bodies.body import SHIPPED_BODIES
 from ludus.envs.humanoid.npz import read_npz
 from ludus.errors import DataError, plain_text
 from ludus.files import write_whole
@@ -17,23 +20,25 @@ FARTHEST = 1e5  # m or rad: what is beyond is no motion, and no simulation can f
 _TEXTS = ("source", "licence")
 _NUMBERS = ("fps", "loop", "height_fix", "root_pos", "root_quat", "joint_pos")
 _WANTED = ("format", *_TEXTS, "body_names", "joint_names", *_NUMBERS)
-_MOST_VALUES = MOST_FRAMES * len(JOINTS)
+_OLDEST_BODY = "humanoid"  # of clips from before there were others
+_MOST_VALUES = 15_000_000  # of one part: half a million frames of a robot with 30 joints
 _MOST_TEXT = 1000  # characters of a source or licence
 
 
 @dataclass(frozen=True)
 class Clip:
-    """Poses of the humanoid at a fixed rate. The last pose of a looping clip is the first of the next cycle."""
+    """Poses of a body at a fixed rate. The last pose of a looping clip is the first of the next cycle."""
 
     name: str
     fps: float
     root_pos: np.ndarray  # [frames, 3] m
     root_quat: np.ndarray  # [frames, 4] w first
-    joint_pos: np.ndarray  # [frames, 28] rad, in the order of body.JOINTS, without jumps of 2π
+    joint_pos: np.ndarray  # [frames, joints] rad, in the order of the body's joints, without jumps of 2π
     loop: bool = False
     height_fix: float = 0.0  # m, the most that importing has lifted (+) or lowered (−) a pose
     source: str = ""
     licence: str = ""
+    body: Body = field(default_factory=lambda: find_body("humanoid"))
 
     @property
     def frames(self) -> int:
@@ -41,8 +46,13 @@ class Clip:
 
     @property
     def qpos(self) -> np.ndarray:
-        """[frames, 35] the poses as MuJoCo has them."""
+        """[frames, 7 + joints] the poses as MuJoCo has them."""
         return np.concatenate([self.root_pos, self.root_quat, self.joint_pos], axis=1)
+
+    def bodies(self) -> tuple[Tensor, Tensor]:
+        """([frames, bodies, 3] positions, [frames, bodies, 4] rotations) of all bodies, in the world."""
+        root_pos, root_quat, joint_pos = map(torch.as_tensor, (self.root_pos, self.root_quat, self.joint_pos))
+        return self.body.kinematics.forward(root_pos, root_quat, joint_pos)
 
     @property
     def duration(self) -> float:
@@ -62,8 +72,9 @@ def save_clip(clip: Clip, path: Path) -> None:
         height_fix=np.array(clip.height_fix),
         source=np.array(clip.source),
         licence=np.array(clip.licence),
-        body_names=np.array(BODIES),
-        joint_names=np.array(JOINTS),
+        body=np.array(clip.body.name),
+        body_names=np.array(clip.body.bodies),
+        joint_names=np.array(clip.body.joints),
         root_pos=clip.root_pos.astype(np.float32),
         root_quat=clip.root_quat.astype(np.float32),
         joint_pos=clip.joint_pos.astype(np.float32),
@@ -71,9 +82,12 @@ def save_clip(clip: Clip, path: Path) -> None:
     write_whole(path, packed.getvalue())
 
 
-def load_clip(path: Path) -> Clip:
-    """The clip in a file, whose name is the clip's; a clear error where something is wrong with it."""
-    values = read_npz(path, _WANTED, _MOST_VALUES)
+def load_clip(path: Path, body: Body | None = None) -> Clip:
+    """The clip in a file, whose name is the clip's; a clear error where something is wrong with it.
+
+    `body`: whose clip it must be; by default the one that comes with Ludus and that the file names.
+    """
+    values = read_npz(path, (*_WANTED, "body"), _MOST_VALUES)
     if str(values.get("format")) != FORMAT:
         raise DataError(
             f"{path} is not a clip of Ludus ({FORMAT}). If another program made it, export it as BVH or CSV: "
@@ -85,8 +99,9 @@ def load_clip(path: Path) -> Clip:
     words = [name for name in _NUMBERS if values[name].dtype.kind not in "biuf"]
     if words:
         raise DataError(f"{path}: {words[0]} is {values[words[0]].dtype}, not numbers.")
-    _check_names(path, "bodies", values["body_names"], BODIES)
-    _check_names(path, "joints", values["joint_names"], JOINTS)
+    body = body or _named_body(path, values)
+    _check_names(path, body, "bodies", values["body_names"], body.bodies)
+    _check_names(path, body, "joints", values["joint_names"], body.joints)
     try:
         clip = Clip(
             name=path.stem,
@@ -98,6 +113,7 @@ def load_clip(path: Path) -> Clip:
             height_fix=float(values["height_fix"]),
             source=plain_text(str(values["source"]), _MOST_TEXT),
             licence=plain_text(str(values["licence"]), _MOST_TEXT),
+            body=body,
         )
     except (TypeError, ValueError) as error:
         raise DataError(f"{path} is not a clip of motion: {error}") from error
@@ -110,15 +126,25 @@ def with_unit_rotations(clip: Clip) -> Clip:
     return replace(clip, root_quat=clip.root_quat / np.linalg.norm(clip.root_quat, axis=1, keepdims=True))
 
 
-def _check_names(path: Path, what: str, found: np.ndarray, wanted: tuple[str, ...]) -> None:
+def _named_body(path: Path, values: dict[str, np.ndarray]) -> Body:
+    """The body that a file names; never another file that a stranger's clip would have read."""
+    name = plain_text(str(values.get("body", _OLDEST_BODY)), 100)
+    if name not in SHIPPED_BODIES:
+        raise DataError(
+            f"{path} is of the body {name}, which does not come with Ludus: give its file, --body FILE."
+        )
+    return find_body(name)
+
+
+def _check_names(path: Path, body: Body, what: str, found: np.ndarray, wanted: tuple[str, ...]) -> None:
     names = [str(name) for name in found.ravel()]
     if names == list(wanted):
         return
     if sorted(names) == sorted(wanted):
-        raise DataError(f"{path} has the humanoid's {what} in another order; import it anew from its source.")
+        raise DataError(f"{path} has the {what} of {body.name} in another order; import it anew from its source.")
     extra, missing = sorted(set(names) - set(wanted))[:20], sorted(set(wanted) - set(names))
     told = [f"has {', '.join(extra)}"] * bool(extra) + [f"lacks {', '.join(missing)}"] * bool(missing)
-    raise DataError(f"{path} is of another body: among its {what} it {' and '.join(told)}.")
+    raise DataError(f"{path} is of another body than {body.name}: among its {what} it {' and '.join(told)}.")
 
 
 def check_clip(clip: Clip, where: str) -> None:
@@ -129,7 +155,8 @@ def check_clip(clip: Clip, where: str) -> None:
         raise DataError(f"{where} has {clip.frames:,} frames; cut it into clips of at most {MOST_FRAMES:,}.")
     if clip.frames < 2:
         raise DataError(f"{where} has {clip.frames} frames; a motion needs at least 2.")
-    shapes = {"root_pos": (clip.frames, 3), "root_quat": (clip.frames, 4), "joint_pos": (clip.frames, len(JOINTS))}
+    joints = len(clip.body.joints)
+    shapes = {"root_pos": (clip.frames, 3), "root_quat": (clip.frames, 4), "joint_pos": (clip.frames, joints)}
     for name, shape in shapes.items():
         values = getattr(clip, name)
         if values.shape != shape:

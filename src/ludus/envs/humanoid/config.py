@@ -36,7 +36,7 @@ class TrackingReward:
 
 @dataclass(frozen=True)
 class HumanoidConfig(TermSettings):
-    """A humanoid that imitates clips of motion."""
+    """A body that imitates clips of motion."""
 
     num_envs: Annotated[int, Range(1, MOST_ENVS)] = 64
     """Simulations trained on at once."""
@@ -44,6 +44,8 @@ class HumanoidConfig(TermSettings):
     """Simulation threads of each group; 0 uses every core."""
     simulator: Literal["auto", "threads", "warp"] = "auto"
     """auto: MuJoCo Warp for groups of 512 or more on a GPU, where it is installed, else CPU threads."""
+    body: str = "humanoid"
+    """What imitates: humanoid, g1, or a file of yours (robot.toml, robot.xml); 'ludus body check' looks at one."""
     clips: str = "all"
     """What to imitate: names, files or folders, with commas between; all: the clips that ship with Ludus."""
     goal: Literal["track", "speed"] = "track"
@@ -52,12 +54,12 @@ class HumanoidConfig(TermSettings):
     """m/s, the slowest and the fastest that is asked for; of goal speed."""
     actions: Literal["residual", "absolute"] = "residual"
     """What actions are added to: the reference's pose one step ahead, or always the mean pose of the clips."""
-    action_scale: Annotated[float, Range(above=0, most=100)] = 0.5
-    """rad that an action of 1 adds."""
+    action_scale: Annotated[float, Range(0, 100)] = 0.0
+    """rad that an action of 1 adds; 0: as the body's own file says (0.5 for the humanoid)."""
     future: Annotated[tuple[int, ...], Range(1, 10_000, longest=256)] = (1,)
     """Which of the coming frames of the reference are seen, in control steps ahead."""
     max_steps: Annotated[int, Range(1, 100_000)] = 300
-    """Time limit of an episode, in control steps of 1/30 s."""
+    """Time limit of an episode, in control steps (of the humanoid 30 a second)."""
     termination: Annotated[float, Range(above=0, most=1_000_000)] = 0.5
     """m; an episode of training ends when any body is farther from its reference."""
     reward: TrackingReward = field(default_factory=TrackingReward)
@@ -78,7 +80,8 @@ class HumanoidConfig(TermSettings):
     """Starts of every looping clip in an evaluation, spread over its cycle; others start at their beginning."""
 
     def with_whole_paths(self) -> Self:
-        """The same, with clips that are found again from any folder."""
+        """The same, with a body and clips that are found again from any folder."""
+        from ludus.bodies.body import whole_name  # which loads MuJoCo
         from ludus.envs.humanoid.catalogue import whole_names  # which reads many formats
 
-        return dataclasses.replace(self, clips=whole_names(self.clips))
+        return dataclasses.replace(self, body=whole_name(self.body), clips=whole_names(self.clips))

@@ -1,18 +1,18 @@
-"""A group of humanoids, as a configuration asks for it."""
+"""A group of bodies that imitate motion, as a configuration asks for it."""
 
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 
-from ludus.envs.humanoid.body import load_body
+from ludus.bodies import Body, find_body
 from ludus.envs.humanoid.catalogue import find_files, load_all
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.mimic import MimicTask, evaluation_plan
 from ludus.envs.humanoid.motions import MotionLibrary
 from ludus.envs.humanoid.speed import SpeedTask
-from ludus.envs.humanoid.task import DT, SUBSTEPS, HumanoidTask
+from ludus.envs.humanoid.task import HumanoidTask
 from ludus.envs.mujoco.settings import SimulatorChoice
 from ludus.envs.mujoco.simulator import make_simulator, wants_warp
 from ludus.errors import ConfigError
@@ -27,7 +27,7 @@ def make_humanoid(
     device: torch.device | str,
     starts: slice = slice(None),
 ) -> HumanoidTask:
-    """`num_envs` humanoids; in an evaluation as many as there are `starts` to be tried."""
+    """`num_envs` bodies; in an evaluation as many as there are `starts` to be tried."""
     _check(config)
     on_warp = wants_warp(config.simulator, device, num_envs)
     simulator: SimulatorChoice = "warp" if on_warp else "threads"
@@ -37,7 +37,8 @@ def make_humanoid(
         if starts.step and len(plan) < starts.step:  # then every rank plays all
             starts = slice(None)
         num_envs = len(plan[starts])
-    sim = make_simulator(load_body(), num_envs, SUBSTEPS, threads, device, simulator, "positions")
+    body = library.body
+    sim = make_simulator(body.new_model(), num_envs, body.substeps, threads, device, simulator, "positions")
     if config.goal == "track":
         return MimicTask(config, library, sim, evaluation, starts)
     return SpeedTask(config, library, sim, evaluation)
@@ -45,9 +46,10 @@ def make_humanoid(
 
 def library_of(config: HumanoidConfig, device: torch.device | str) -> MotionLibrary:
     """The clips of a configuration, laid out for as long as an episode can look ahead."""
-    versions = tuple((path.absolute(), *_version(path)) for path in find_files(config.clips))
-    ahead = DT * (max(config.future) + config.window + 1)
-    return MotionLibrary(_clips(versions), DT * config.max_steps, device, ahead)
+    body = find_body(config.body)
+    versions = tuple((path.absolute(), *_version(path)) for path in find_files(config.clips, body))
+    ahead = body.dt * (max(config.future) + config.window + 1)
+    return MotionLibrary(_clips(versions, body), body.dt * config.max_steps, device, ahead)
 
 
 def _version(path: Path) -> tuple[int, int]:
@@ -57,9 +59,9 @@ def _version(path: Path) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=4)
-def _clips(versions: tuple[tuple[Path, int, int], ...]) -> tuple[Clip, ...]:
+def _clips(versions: tuple[tuple[Path, int, int], ...], body: Body) -> tuple[Clip, ...]:
     """Groups and evaluations of one run share what was read, as long as the files are the same."""
-    return tuple(load_all(path for path, *_ in versions))
+    return tuple(load_all((path for path, *_ in versions), body))
 
 
 def _check(config: HumanoidConfig) -> None:

@@ -1,34 +1,34 @@
-"""The humanoid twice, to draw a policy and its reference together: a body, and a ghost that touches nothing."""
+"""A body twice, to draw a policy and its reference together: a body, and a ghost that touches nothing."""
 
 from functools import cache
 
 import mujoco
 import numpy as np
 
-from ludus.envs.humanoid.body import body_path
+from ludus.bodies import Body
 
 GHOST_COLOUR = (0.95, 0.35, 0.05, 0.45)
 PREFIX = "ghost_"
 
 
 @cache
-def ghost_model() -> mujoco.MjModel:
-    """The model, for reading alone: 35 positions of the body, then 35 of its ghost."""
-    body = mujoco.MjSpec.from_file(str(body_path()))
-    body.attach(_ghost(), prefix=PREFIX, frame=body.worldbody.add_frame())
-    return body.compile()
+def ghost_model(body: Body) -> mujoco.MjModel:
+    """The model, for reading alone: the positions of the body, then those of its ghost."""
+    spec = body.new_spec()
+    spec.attach(_ghost(body), prefix=PREFIX, frame=spec.worldbody.add_frame())
+    return spec.compile()
 
 
 def ghost_qpos(policy_qpos: np.ndarray, reference_qpos: np.ndarray, beside: float = 0.0) -> np.ndarray:
-    """[..., 70] positions that draw both; the ghost is moved `beside` metres to the left (y), 0 lays it over."""
+    """[..., 2 · nq] positions that draw both; the ghost is `beside` metres to the left (y), 0 lays it over."""
     ghost = np.array(reference_qpos, dtype=float)
     ghost[..., 1] += beside
     return np.concatenate([np.asarray(policy_qpos, dtype=float), ghost], axis=-1)
 
 
-def _ghost() -> mujoco.MjSpec:
+def _ghost(body: Body) -> mujoco.MjSpec:
     """The body alone: no floor or light of its own, no motors, one colour, and nothing it could touch."""
-    ghost = mujoco.MjSpec.from_file(str(body_path()))
+    ghost = body.new_spec()
     for thing in (*ghost.actuators, *ghost.excludes, *ghost.worldbody.geoms, *ghost.lights):
         ghost.delete(thing)
     for geom in ghost.geoms:

@@ -6,18 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ludus.envs.humanoid.body import BODIES, JOINTS
+from ludus.bodies import Body
+from ludus.bodies.rotations import conjugate, heading, multiply, rotate, rotation_vector, two_axes
 from ludus.envs.humanoid.config import HumanoidConfig, TrackingReward
-from ludus.envs.humanoid.motions import MotionLibrary, Reference, reference_of
-from ludus.envs.humanoid.rotations import conjugate, heading, multiply, rotate, rotation_vector, two_axes
-from ludus.envs.humanoid.task import DT, FEELING, HumanoidTask
+from ludus.envs.humanoid.motions import MotionLibrary, Reference
+from ludus.envs.humanoid.task import FEELING, HumanoidTask
 from ludus.envs.humanoid.tracking import MEAN_DISTANCE, TrackingMeasures, clip_table
 from ludus.envs.mujoco.simulator import Simulator
 from ludus.envs.mujoco.task import Rows
 from ludus.envs.mujoco.terms import Table, Term
-
-_SEEN_SIZE = 3 * len(BODIES) + 6 + 2 * len(JOINTS)  # of one coming frame of the reference
-_ERROR_SIZE = 3 * len(BODIES) + 3 + 2 * len(JOINTS) + 3
 
 
 def reward_terms(r: TrackingReward) -> Table:
@@ -42,7 +39,7 @@ OBSERVATIONS = {
 
 
 class MimicTask(HumanoidTask):
-    """Reward for being where the reference is; an episode ends when the humanoid has lost it."""
+    """Reward for being where the reference is; an episode ends when the body has lost it."""
 
     def __init__(
         self,
@@ -53,12 +50,13 @@ class MimicTask(HumanoidTask):
         starts: slice = slice(None),
     ) -> None:
         """`starts`: of the episodes of an evaluation, those that these rows play."""
-        super().__init__("humanoid-mimic", config, library, sim, 2 + len(config.future) * _SEEN_SIZE)
+        goal_size = 2 + len(config.future) * _seen_size(library.body)
+        super().__init__(f"{library.body.name}-mimic", config, library, sim, goal_size)
         self._evaluation = evaluation
         if config.discriminate == "error":
-            self._hold_motion(_ERROR_SIZE)
+            self._hold_motion(_error_size(self.body))
         self.memory["error_sum"] = torch.zeros(self.num_rows, device=self.device)  # m, of the episode so far
-        self._measures = TrackingMeasures(self.num_rows, DT, self.device) if evaluation else None
+        self._measures = self._new_measures() if evaluation else None
         self.fixed_starts, self.own_starts = evaluation, starts
         if evaluation:
             self.labels = ("weight", "clip", "ended")
@@ -70,6 +68,9 @@ class MimicTask(HumanoidTask):
         if "power" in self.rewards.terms:
             self._force = sim.field("actuator_force")
 
+    def _new_measures(self) -> TrackingMeasures:
+        return TrackingMeasures(self.num_rows, len(self.body.key), self.body.dt, self.device)
+
     errors: dict[str, Tensor]  # [rows] squared, of the newest step
     lost: Tensor  # [rows] bool
 
@@ -79,7 +80,7 @@ class MimicTask(HumanoidTask):
         sight, back = self.sight, conjugate(self.sight.facing)
         parts = []
         for steps in self.config.future:
-            ahead = reference_of(self._next[rows]) if steps == 1 else self._ahead(rows, steps)
+            ahead = self.library.reference_of(self._next[rows]) if steps == 1 else self._ahead(rows, steps)
             offset = rotate(back[:, None], ahead.body_pos - sight.bodies)
             turn = two_axes(multiply(conjugate(sight.qpos[:, 3:7]), ahead.qpos[:, 3:7]))
             parts += [offset.flatten(1), turn, ahead.qpos[:, 7:] - sight.qpos[:, 7:], ahead.qvel[:, 6:]]
@@ -96,14 +97,14 @@ class MimicTask(HumanoidTask):
         return torch.stack([angle.sin(), angle.cos()], dim=1).float()
 
     def _ahead(self, rows: Rows, steps: int) -> Reference:
-        return self.library.at(self.memory["clip"][rows], self.memory["time"][rows] + steps * DT)
+        return self.library.at(self.memory["clip"][rows], self.memory["time"][rows] + steps * self.body.dt)
 
     # Worth --------------------------------------------------------------------------------------
     def measure(self) -> dict[str, Tensor]:
-        self.memory["time"] += DT
-        reference = reference_of(self._next)  # it was one step ahead, and now is the present
-        qpos, qvel, bodies = self._qpos.float(), self._qvel.float(), self._body_pos.float()
-        distance = torch.linalg.vector_norm(bodies - reference.body_pos, dim=-1)  # [rows, 15]
+        self.memory["time"] += self.body.dt
+        reference = self.library.reference_of(self._next)  # it was one step ahead, and now is the present
+        qpos, qvel, bodies = self._qpos.float(), self._qvel.float(), self.key_places().float()
+        distance = torch.linalg.vector_norm(bodies - reference.body_pos, dim=-1)  # [rows, key bodies]
         self.errors = self._errors(reference, qpos, qvel, distance)
         if self.config.discriminate == "motion":
             self._remember_frame()
@@ -133,7 +134,7 @@ class MimicTask(HumanoidTask):
 
     def power(self) -> Tensor:
         """[rows] W, of all motors."""
-        return (self._force * self._qvel[:, 6:]).abs().sum(1).float()
+        return (self._force * self._qvel[:, 6:][:, self._motors]).abs().sum(1).float()
 
     def _is_lost(self, distance: Tensor) -> Tensor:
         """[rows] bool: in training any body is too far off; in an evaluation the mean is, as others count."""
@@ -192,7 +193,7 @@ class MimicTask(HumanoidTask):
     def new_episodes(self, rows: Rows, n: int) -> dict[str, Tensor]:
         values = super().new_episodes(rows, n) | {"error_sum": torch.zeros(n, device=self.device)}
         if self.config.discriminate == "error":
-            values["motion"] = torch.zeros((n, _ERROR_SIZE), device=self.device)
+            values["motion"] = torch.zeros((n, _error_size(self.body)), device=self.device)
         return values
 
     def choose_starts(self, rows: Rows, n: int) -> tuple[Tensor, Tensor]:
@@ -209,7 +210,7 @@ class MimicTask(HumanoidTask):
     def out_of_time(self) -> Tensor:
         if self._evaluation:
             return self.elapsed >= self._plan[2]
-        ended = self.memory["time"] + DT > self.library.ends[self.memory["clip"]]
+        ended = self.memory["time"] + self.body.dt > self.library.ends[self.memory["clip"]]
         return ended | (self.elapsed >= self.max_steps)
 
 
@@ -219,13 +220,23 @@ def evaluation_plan(config: HumanoidConfig, library: MotionLibrary) -> tuple[Ten
     A looping clip is followed from starts spread over its cycle, for an episode's longest time and for at least
     one cycle; any other from its beginning to its end.
     """
-    plan = []
+    plan, dt = [], library.body.dt
     for number, clip in enumerate(library.clips):
         if clip.loop:
             phases = [clip.duration * i / config.eval_starts for i in range(config.eval_starts)]
-            longest = max(config.max_steps, math.ceil(clip.duration / DT - 1e-6))
+            longest = max(config.max_steps, math.ceil(clip.duration / dt - 1e-6))
             plan += [(number, start, longest) for start in phases]
         else:
-            plan.append((number, 0.0, max(1, int(clip.duration / DT + 1e-6))))
+            plan.append((number, 0.0, max(1, int(clip.duration / dt + 1e-6))))
     clips, starts, steps = zip(*plan, strict=True)
     return torch.tensor(clips), torch.tensor(starts, dtype=torch.float64), torch.tensor(steps)
+
+
+def _seen_size(body: Body) -> int:
+    """Numbers of one coming frame of the reference."""
+    return 3 * len(body.key) + 6 + 2 * len(body.joints)
+
+
+def _error_size(body: Body) -> int:
+    """Numbers of an error that a differential discriminator sees."""
+    return 3 * len(body.key) + 3 + 2 * len(body.joints) + 3

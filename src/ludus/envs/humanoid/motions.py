@@ -6,40 +6,32 @@ long as an episode can last, each cycle beginning where the one before ended, so
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.humanoid.body import BODIES, JOINTS
+from ludus.bodies.rotations import conjugate, heading, multiply, rotate, rotation_vector
 from ludus.envs.humanoid.clip import Clip, with_unit_rotations
-from ludus.envs.humanoid.kinematics import forward_kinematics
-from ludus.envs.humanoid.rotations import conjugate, heading, multiply, rotate, rotation_vector
 from ludus.envs.humanoid.seam import cycle_later
 from ludus.errors import DataError
 
 BIN_SECONDS = 1.0  # failures are counted for so long a part of a clip
-_WIDTHS = {
-    "qpos": 7 + len(JOINTS),
-    "qvel": 6 + len(JOINTS),
-    "body_pos": 3 * len(BODIES),
-    "body_quat": 4 * len(BODIES),
-}
-TABLE_WIDTH = sum(_WIDTHS.values())
 
 
 class Reference(NamedTuple):
     """The pose that is to be imitated, at one time of each row."""
 
-    qpos: Tensor  # [..., 35] as MuJoCo orders it: root position, root rotation, joints
-    qvel: Tensor  # [..., 34] likewise: the root's velocity in the world, its turning in its own frame, joints
-    body_pos: Tensor  # [..., 15, 3]
-    body_quat: Tensor  # [..., 15, 4]
+    qpos: Tensor  # [..., 7 + joints] as MuJoCo orders it: root position, root rotation, joints
+    qvel: Tensor  # [..., 6 + joints] likewise: the root's velocity in the world, its turning in its own frame, …
+    body_pos: Tensor  # [..., key bodies, 3]
+    body_quat: Tensor  # [..., key bodies, 4]
 
 
 class MotionLibrary:
-    """Clips on a device. Times are in seconds from a clip's beginning."""
+    """Clips of one body on a device. Times are in seconds from a clip's beginning."""
 
     def __init__(
         self, clips: Sequence[Clip], seconds: float, device: torch.device | str = "cpu", ahead: float = 1.0
@@ -51,10 +43,19 @@ class MotionLibrary:
             raise DataError("There are no clips of motion to imitate.")
         self.clips = clips = tuple(with_unit_rotations(clip) for clip in clips)
         self.names = [clip.name for clip in clips]
+        self.body = clips[0].body
+        other = next((clip for clip in clips if clip.body is not self.body), None)
+        if other is not None:
+            raise DataError(
+                f"{clips[0].name} is of the body {self.body.name}, but {other.name} of {other.body.name}: "
+                "a policy has one body."
+            )
+        joints, bodies = len(self.body.joints), len(self.body.key)
+        self._widths = [7 + joints, 6 + joints, 3 * bodies, 4 * bodies]
         self.device = torch.device(device)
         tables = [_table(clip, seconds, ahead) for clip in clips]
         lengths = torch.tensor([len(table) for table in tables])
-        self.table = torch.cat(tables).to(self.device, torch.float32)  # [frames of all clips, TABLE_WIDTH]
+        self.table = torch.cat(tables).to(self.device, torch.float32)  # [frames of all clips, width]
         self._first = (lengths.cumsum(0) - lengths).to(self.device)
         self._last = (lengths - 2).to(self.device)  # the last frame that has one after it
         self._fps = torch.tensor([clip.fps for clip in clips], dtype=torch.float64, device=self.device)
@@ -67,12 +68,12 @@ class MotionLibrary:
         return len(self.clips)
 
     def mean_pose(self) -> Tensor:
-        """[28] the joints' mean angles, all clips alike."""
+        """[joints] the mean angles, all clips alike."""
         means = [torch.as_tensor(clip.joint_pos.mean(0)) for clip in self.clips]
         return torch.stack(means).mean(0).to(self.device, torch.float32)
 
     def rows(self, clip: Tensor, time: Tensor) -> Tensor:
-        """[n, TABLE_WIDTH] of the clips `clip` [n] at `time` [n], which stops at the first and last pose."""
+        """[n, width] of the clips `clip` [n] at `time` [n], which stops at the first and last pose."""
         frame = (time.double() * self._fps[clip]).clamp(min=0.0)
         before = torch.minimum(frame.long(), self._last[clip])
         share = (frame - before).clamp(max=1.0).to(self.table.dtype)
@@ -81,16 +82,15 @@ class MotionLibrary:
         return torch.lerp(self.table[at], self.table[at + 1], share[:, None])
 
     def at(self, clip: Tensor, time: Tensor) -> Reference:
-        return reference_of(self.rows(clip, time))
+        return self.reference_of(self.rows(clip, time))
 
-
-def reference_of(rows: Tensor) -> Reference:
-    """The parts of rows of the table, with rotations of unit length."""
-    qpos, qvel, body_pos, body_quat = rows.split(list(_WIDTHS.values()), dim=-1)
-    quat = body_quat.unflatten(-1, (len(BODIES), 4))
-    quat = quat / torch.linalg.vector_norm(quat, dim=-1, keepdim=True)
-    whole = torch.cat([qpos[..., :3], quat[..., 0, :], qpos[..., 7:]], dim=-1)
-    return Reference(whole, qvel, body_pos.unflatten(-1, (len(BODIES), 3)), quat)
+    def reference_of(self, rows: Tensor) -> Reference:
+        """The parts of rows of the table, with rotations of unit length."""
+        qpos, qvel, body_pos, body_quat = rows.split(self._widths, dim=-1)
+        quat = body_quat.unflatten(-1, (len(self.body.key), 4))
+        quat = quat / torch.linalg.vector_norm(quat, dim=-1, keepdim=True)
+        whole = torch.cat([qpos[..., :3], quat[..., 0, :], qpos[..., 7:]], dim=-1)
+        return Reference(whole, qvel, body_pos.unflatten(-1, (len(self.body.key), 3)), quat)
 
 
 def unrolled(clip: Clip, seconds: float) -> Clip:
@@ -107,17 +107,19 @@ def unrolled(clip: Clip, seconds: float) -> Clip:
         positions.append(rotate(turn, position[whole]) + shift)
         rotations.append(multiply(turn, rotation[whole]))
     joints = np.concatenate([*[clip.joint_pos[:-1]] * cycles, clip.joint_pos[:1]])
-    return Clip(clip.name, clip.fps, torch.cat(positions).numpy(), torch.cat(rotations).numpy(), joints, clip.loop)
+    return replace(
+        clip, root_pos=torch.cat(positions).numpy(), root_quat=torch.cat(rotations).numpy(), joint_pos=joints
+    )
 
 
 def _table(clip: Clip, seconds: float, ahead: float) -> Tensor:
-    """[frames, TABLE_WIDTH] float64, of a looping clip long enough for any start in its first cycle."""
+    """[frames, width] float64, of a looping clip long enough for any start in its first cycle."""
     cycle = clip.frames - 1
     # A whole cycle also where `seconds` are fewer: an evaluation follows it, and some look back from a start.
     clip = unrolled(clip, clip.duration + max(seconds, clip.duration) + ahead)
     position, joints = torch.as_tensor(clip.root_pos), torch.as_tensor(clip.joint_pos)
     rotation = torch.as_tensor(clip.root_quat)
-    body_pos, body_quat = forward_kinematics(position, rotation, joints)
+    body_pos, body_quat = (part[:, clip.body.key] for part in clip.bodies())
     qvel = torch.cat([_rate(position, clip.fps), _turning(rotation, clip.fps), _rate(joints, clip.fps)], dim=1)
     if clip.loop:  # the frame before the first is the last of a cycle, which only later cycles know
         turned = multiply(heading(rotation[0]), conjugate(heading(rotation[cycle])))

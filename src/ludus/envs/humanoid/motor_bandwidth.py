@@ -13,10 +13,9 @@ import mujoco
 import torch
 from torch import Tensor
 
-from ludus.envs.humanoid.body import BODIES, load_body
+from ludus.bodies import Body
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.motions import MotionLibrary
-from ludus.envs.humanoid.task import DT, MOTOR_LAG, SUBSTEPS
 from ludus.envs.mujoco.simulator import CpuSimulator
 
 # The clip is followed twice, half a control step apart: whether a step meets a pose that sticks out is chance.
@@ -28,39 +27,42 @@ class Following(NamedTuple):
     """How far off the bodies were at the ends of control steps."""
 
     times: Tensor  # [n] s since the clip's beginning, in order
-    distances: Tensor  # [n, 15] m between each body and its reference; infinite once the simulation breaks down
+    distances: (
+        Tensor  # [n, key bodies] m between each body and its reference; infinite once the simulation breaks down
+    )
 
 
-def follow(clip: Clip, body: mujoco.MjModel | None = None) -> Following:
-    """Nothing where the clip is shorter than one control step. `body`: one with other motors than ours."""
+def follow(clip: Clip, model: mujoco.MjModel | None = None) -> Following:
+    """Nothing where the clip is shorter than one control step. `model`: one with other motors than the body's."""
+    dt = clip.body.dt
     seconds = clip.duration + (LOOP_SECONDS if clip.loop else 0.0)
-    steps = torch.arange(int(seconds / DT + 1e-6) + 1, dtype=torch.float64)  # the first is the start
-    times = DT * steps[:, None] + DT / PHASES * torch.arange(PHASES)  # [1 + steps, PHASES]
+    steps = torch.arange(int(seconds / dt + 1e-6) + 1, dtype=torch.float64)  # the first is the start
+    times = dt * steps[:, None] + dt / PHASES * torch.arange(PHASES)  # [1 + steps, PHASES]
     library = MotionLibrary([clip], LOOP_SECONDS)
     reference = library.at(torch.zeros(times.numel(), dtype=torch.int64), times.flatten())
     qpos, qvel, body_pos = (part.double().unflatten(0, times.shape) for part in reference[:3])
-    distances = torch.linalg.vector_norm(
-        _led_along(_in_the_air(body or load_body()), qpos, qvel) - body_pos, dim=-1
-    ).nan_to_num(nan=torch.inf)
+    places = _led_along(clip.body, _in_the_air(model or clip.body.model), qpos, qvel)
+    distances = torch.linalg.vector_norm(places - body_pos, dim=-1).nan_to_num(nan=torch.inf)
     told = times <= seconds + 1e-6  # a phase may end after the clip
     told[0] = False
     return Following(times[told], distances[told])
 
 
-def _led_along(model: mujoco.MjModel, qpos: Tensor, qvel: Tensor) -> Tensor:
-    """[1 + steps, PHASES, 15, 3] where the bodies get to with the root put on the reference after every step.
+def _led_along(body: Body, model: mujoco.MjModel, qpos: Tensor, qvel: Tensor) -> Tensor:
+    """[1 + steps, PHASES, key bodies, 3] where they get to with the root put on the reference after every step.
 
     `qpos` and `qvel` are the reference's, [1 + steps, PHASES, …]. Not a number where the simulation cannot go on.
     """
-    places = torch.full((*qpos.shape[:2], len(BODIES), 3), torch.nan, dtype=torch.float64)
+    places = torch.full((*qpos.shape[:2], len(body.key), 3), torch.nan, dtype=torch.float64)
     if not (qpos.isfinite().all() and qvel.isfinite().all()):  # too large for the library: nobody can follow
         return places
-    with closing(CpuSimulator(model, PHASES, SUBSTEPS, threads=1)) as sim:
+    with closing(CpuSimulator(model, PHASES, body.substeps, threads=1)) as sim:
         now_qpos, now_qvel, ctrl, now_places = (sim.field(name) for name in ("qpos", "qvel", "ctrl", "xpos"))
         now_qpos.copy_(qpos[0])
         now_qvel.copy_(qvel[0])
         sim.forward()
-        targets = qpos[..., 7:] + MOTOR_LAG * qvel[..., 6:]
+        key = torch.as_tensor(body.key) + body.root
+        targets = qpos[..., 7:][..., body.motors] + torch.as_tensor(body.lag) * qvel[..., 6:][..., body.motors]
         for step in range(1, len(qpos)):
             ctrl.copy_(targets[step])
             sim.begin_step()
@@ -68,11 +70,11 @@ def _led_along(model: mujoco.MjModel, qpos: Tensor, qvel: Tensor) -> Tensor:
                 break
             now_qpos[:, :7], now_qvel[:, :6] = qpos[step, :, :7], qvel[step, :, :6]
             sim.forward()
-            places[step] = now_places[:, 1:]
+            places[step] = now_places[:, key]
     return places
 
 
-def _in_the_air(body: mujoco.MjModel) -> mujoco.MjModel:
-    model = copy.copy(body)
+def _in_the_air(model: mujoco.MjModel) -> mujoco.MjModel:
+    model = copy.copy(model)
     model.opt.disableflags |= mujoco.mjtDisableBit.mjDSBL_CONSTRAINT  # contacts and limits
     return model

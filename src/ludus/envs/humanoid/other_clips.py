@@ -1,4 +1,4 @@
-"""A trained humanoid on chosen clips: to measure it there, and to look at it with the ghost of its reference."""
+"""A trained body on chosen clips: to measure it there, and to look at it with the ghost of its reference."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,13 +9,12 @@ import mujoco
 import torch
 from torch import Tensor
 
-from ludus.envs.humanoid.body import load_body
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.factory import library_of
 from ludus.envs.humanoid.ghost import ghost_model, ghost_qpos
 from ludus.envs.humanoid.mimic import MimicTask, evaluation_plan
 from ludus.envs.humanoid.motions import MotionLibrary
-from ludus.envs.humanoid.task import DT, SUBSTEPS, HumanoidTask
+from ludus.envs.humanoid.task import HumanoidTask
 from ludus.envs.mujoco.simulator import Simulator, make_simulator
 from ludus.envs.vec import Step
 from ludus.errors import ConfigError
@@ -24,7 +23,7 @@ from ludus.errors import ConfigError
 def on_clips(config: Any, names: str) -> HumanoidConfig:
     """The configuration of an environment with other clips; refused where no clips are followed."""
     if not isinstance(config, HumanoidConfig) or config.goal != "track":
-        raise ConfigError("--clip is for runs of a humanoid that follows clips; this one follows none.")
+        raise ConfigError("--clip is for runs of a body that follows clips; this one follows none.")
     return dataclasses.replace(config, clips=names)
 
 
@@ -39,14 +38,14 @@ def act_as_trained(task: HumanoidTask, trained: HumanoidConfig) -> None:
 
 
 class ShownMimic(MimicTask):
-    """One humanoid, which plays the clip that was asked for last; see `showing.Shown`."""
+    """One body, which plays the clip that was asked for last; see `showing.Shown`."""
 
     next_label = "Next clip"
 
     def __init__(
         self, config: HumanoidConfig, library: MotionLibrary, sim: Simulator, beside: float = 0.0
     ) -> None:
-        """`beside`: metres between the humanoid and its ghost; 0 lays one over the other."""
+        """`beside`: metres between the body and its ghost; 0 lays one over the other."""
         super().__init__(config, library, sim, evaluation=True)
         self._beside = beside
         self._plans = evaluation_plan(dataclasses.replace(config, eval_starts=1), library)  # one for every clip
@@ -59,7 +58,7 @@ class ShownMimic(MimicTask):
 
     @property
     def scene_model(self) -> mujoco.MjModel:
-        return ghost_model()
+        return ghost_model(self.body)
 
     def piece_of(self, start: Mapping[str, float | str]) -> int | None:
         clip, time = start.get("clip"), start.get("time")
@@ -78,25 +77,27 @@ class ShownMimic(MimicTask):
     def told(self) -> dict[str, float | str]:
         return {
             "clip": self.pieces[int(self.memory["clip"][0])],
-            "time": f"{float(self.elapsed[0]) * DT:.1f} s",
+            "time": f"{float(self.elapsed[0]) * self.body.dt:.1f} s",
             "off by": f"{1000 * float(self._distance().mean()):.0f} mm",
         }
 
     def _distance(self) -> Tensor:
-        """[15] m, of every body to its reference."""
-        return torch.linalg.vector_norm(self._body_pos[0].float() - self.reference().body_pos[0], dim=-1)
+        """[key bodies] m, of every body to its reference."""
+        return torch.linalg.vector_norm(self.key_places()[0].float() - self.reference().body_pos[0], dim=-1)
 
     def outcome(self, last: Step, steps: int) -> str:
-        began = float(self._plan[1][0])
+        began, seconds = float(self._plan[1][0]), steps * self.body.dt
         whence = f"from {began:.1f} s, " if began else ""
         if not bool(last.metrics["success"][0]):
-            return f"{whence}lost after {steps * DT:.1f} s"
-        return f"{whence}tracked {steps * DT:.1f} s, {float(last.metrics['mpjpe'][0]):.0f} mm"
+            return f"{whence}lost after {seconds:.1f} s"
+        return f"{whence}tracked {seconds:.1f} s, {float(last.metrics['mpjpe'][0]):.0f} mm"
 
 
 def make_shown(config: HumanoidConfig, trained: HumanoidConfig, beside: float = 0.0) -> ShownMimic:
     """The clips of `config`, one at a time, for a policy that was trained on those of `trained`."""
-    sim = make_simulator(load_body(), 1, SUBSTEPS, 1, "cpu", "threads", "positions")
-    task = ShownMimic(config, library_of(config, "cpu"), sim, beside)
+    library = library_of(config, "cpu")
+    body = library.body
+    sim = make_simulator(body.new_model(), 1, body.substeps, 1, "cpu", "threads", "positions")
+    task = ShownMimic(config, library, sim, beside)
     act_as_trained(task, trained)
     return task

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.bodies.rotations import conjugate, from_rotation_vector, multiply, rotation_vector
 from ludus.envs.humanoid.clip import Clip
-from ludus.envs.humanoid.rotations import conjugate, from_rotation_vector, multiply, rotation_vector
 
 CLOSE_RAD = 1.0  # a larger jump of a joint at the seam is left as it is, and reported
 CLOSE_M = 0.05

@@ -3,16 +3,14 @@
 import torch
 from torch import Tensor
 
-from ludus.envs.humanoid.body import BODIES
+from ludus.bodies.rotations import conjugate, heading, rotate
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.motions import MotionLibrary
-from ludus.envs.humanoid.rotations import conjugate, heading, rotate
-from ludus.envs.humanoid.task import DT, FEELING, HumanoidTask, from_root
+from ludus.envs.humanoid.task import FEELING, HumanoidTask, from_root
 from ludus.envs.mujoco.simulator import Simulator
 from ludus.envs.mujoco.task import Rows
 from ludus.envs.mujoco.terms import Term
 
-_FALLEN = 0.5  # m, of the pelvis: lower, the humanoid does not walk any more
 _SHARPNESS = 4.0  # per (m/s)²
 _MOST_POSES = 512  # of the clips, that a pose is compared with
 _STYLE_SHARPNESS = 100.0  # per square metre, of the distance to the nearest pose; in evaluations
@@ -41,7 +39,7 @@ class SpeedTask(HumanoidTask):
     def __init__(
         self, config: HumanoidConfig, library: MotionLibrary, sim: Simulator, evaluation: bool = False
     ) -> None:
-        super().__init__("humanoid-speed", config, library, sim, 3)
+        super().__init__(f"{library.body.name}-speed", config, library, sim, 3)
         for name in ("speed", "speed_error", "pose_error"):  # asked for; sums over the episode so far
             self.memory[name] = torch.zeros(self.num_rows, device=self.device)
         self._poses = _pose_bank(library) if evaluation and config.discriminate == "motion" else None
@@ -54,14 +52,14 @@ class SpeedTask(HumanoidTask):
     fallen: Tensor  # [rows] bool
 
     def measure(self) -> dict[str, Tensor]:
-        self.memory["time"] += DT
+        self.memory["time"] += self.body.dt
         velocity = self._qvel[:, :2].float()
         wanted = self.ahead[:2] * self.memory["speed"][:, None]
         self.error = (velocity - wanted).square().sum(1)
         self.memory["speed_error"] += self.error.sqrt()
         if self.config.discriminate == "motion":
             self._remember_frame()
-        self.fallen = self._qpos[:, 2] < _FALLEN
+        self.fallen = self._qpos[:, 2] < self.body.fallen_height
         steps = self.elapsed.clamp(min=1)
         metrics = {"success": (~self.fallen).float(), "speed_error": self.memory["speed_error"] / steps}
         if self._poses is not None:
@@ -73,7 +71,7 @@ class SpeedTask(HumanoidTask):
     def _distance_to_nearest_pose(self) -> Tensor:
         """[rows] m, of the bodies as seen from the root to that pose of the clips which is most like it."""
         assert self._poses is not None
-        return _nearest(_seen_from_root(self._qpos.float(), self._body_pos.float()), self._poses)
+        return _nearest(_seen_from_root(self._qpos.float(), self.key_places().float()), self._poses)
 
     def begun(self, rows: Rows) -> dict[str, Tensor]:
         return {}  # no reference is followed
@@ -86,7 +84,7 @@ class SpeedTask(HumanoidTask):
 
 
 def _pose_bank(library: MotionLibrary) -> Tensor:
-    """[poses, 45] of all clips, evenly spaced in time."""
+    """[poses, 3 · key bodies] of all clips, evenly spaced in time."""
     frames = sum(clip.frames for clip in library.clips)
     step = -(-frames // _MOST_POSES)
     poses = []
@@ -103,4 +101,4 @@ def _seen_from_root(qpos: Tensor, bodies: Tensor) -> Tensor:
 
 def _nearest(poses: Tensor, bank: Tensor) -> Tensor:
     """[n] root mean square distance of the bodies to the nearest pose of the bank."""
-    return torch.cdist(poses, bank).amin(1) / len(BODIES) ** 0.5
+    return torch.cdist(poses, bank).amin(1) / (poses.shape[1] / 3) ** 0.5

@@ -1,6 +1,5 @@
-"""What all tasks of the humanoid share: acting, feeling its own body, starting in the middle of a clip."""
+"""What all tasks of motion share: acting, feeling the own body, starting in the middle of a clip."""
 
-from types import MappingProxyType
 from typing import NamedTuple
 
 import gymnasium as gym
@@ -8,36 +7,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.humanoid.body import BODIES, JOINTS
+from ludus.bodies import Body
+from ludus.bodies.rotations import conjugate, heading, multiply, rotate, two_axes
 from ludus.envs.humanoid.config import HumanoidConfig
-from ludus.envs.humanoid.motions import MotionLibrary, Reference, reference_of
-from ludus.envs.humanoid.rotations import conjugate, heading, multiply, rotate, two_axes
+from ludus.envs.humanoid.motions import MotionLibrary, Reference
 from ludus.envs.humanoid.starts import StartWeights
 from ludus.envs.mujoco.simulator import Simulator
 from ludus.envs.mujoco.task import Rows, SimTask
 from ludus.envs.mujoco.terms import Term
 from ludus.envs.vec import State
-
-CONTROL_RATE = 30.0  # Hz
-SUBSTEPS = 2
-DT = 1 / CONTROL_RATE
-# A motor whose joint is damped lags behind a moving target by damping / stiffness: 0.05 s for all joints.
-MOTOR_LAG = 0.05
-_EXTREMITIES = tuple(BODIES.index(name) for name in ("head", "right_hand", "left_hand", "right_foot", "left_foot"))
-SELF_SIZE = 1 + 6 + 3 + 3 + 2 * len(JOINTS) + 3 * (len(BODIES) - 1)
-FRAME_SIZE = 1 + 6 + 3 + 3 + 2 * len(JOINTS) + 3 * len(_EXTREMITIES)  # of a frame of a discriminator's window
+from ludus.errors import CheckpointError
 
 
 class Sight(NamedTuple):
     """What the observation terms of some rows read."""
 
-    qpos: Tensor  # [n, 35]
-    bodies: Tensor  # [n, 15, 3]
-    facing: Tensor  # [n, 4] the rotation of the humanoid's heading
+    qpos: Tensor  # [n, 7 + joints]
+    bodies: Tensor  # [n, key bodies, 3]
+    facing: Tensor  # [n, 4] the rotation of the heading
     felt: list[Tensor]  # of `self_state`
 
 
-FEELING = {  # observation terms of every humanoid
+FEELING = {  # observation terms of every body
     "height": Term(lambda task, rows: task.sight.felt[0]),
     "lean": Term(lambda task, rows: task.sight.felt[1]),
     "velocity": Term(lambda task, rows: task.sight.felt[2]),
@@ -49,21 +40,27 @@ FEELING = {  # observation terms of every humanoid
 
 
 class HumanoidTask(SimTask):
-    """One humanoid a row, 30 control steps a second, motors that pull the joints to angles."""
-
-    column_names = MappingProxyType({"joints": JOINTS, "joint_velocity": JOINTS})
-    action_names = JOINTS
+    """One body a row, with motors that pull its joints to angles."""
 
     def __init__(
         self, name: str, config: HumanoidConfig, library: MotionLibrary, sim: Simulator, goal_size: int
     ) -> None:
-        self.config, self.library = config, library
-        space = gym.spaces.Box(-1.0, 1.0, (len(JOINTS),), np.float32)
-        super().__init__(name, sim, config.max_steps, SELF_SIZE + goal_size, space)
-        self.action_units = (f"× {config.action_scale:g} rad",) * len(JOINTS)
+        self.config, self.library, self.body = config, library, library.body
+        body, joints = library.body, library.body.joints
+        space = gym.spaces.Box(-1.0, 1.0, (len(body.motors),), np.float32)
+        super().__init__(name, sim, config.max_steps, self_size(body) + goal_size, space)
+        self.column_names = {"joints": joints, "joint_velocity": joints}
+        self.action_names = tuple(joints[i] for i in body.motors)
+        scale = np.full(len(body.motors), config.action_scale) if config.action_scale else body.action_scale
+        self.action_units = tuple(f"× {each:.3g} rad" for each in scale)
         self._qpos, self._qvel, self._ctrl = (sim.field(field) for field in ("qpos", "qvel", "ctrl"))
-        self._body_pos = sim.field("xpos")[:, 1:]  # without the world: [rows, 15, 3]
-        self._extremities = torch.tensor(_EXTREMITIES, device=self.device)
+        self._places = sim.field("xpos")
+        self._key = _selection(np.array(body.key) + body.root, self.device)
+        self._motors = _selection(body.motors, self.device)
+        self._action_scale, self._motor_lag = (
+            torch.as_tensor(values, dtype=torch.float32, device=self.device) for values in (scale, body.lag)
+        )
+        self._end_effectors = torch.tensor(body.end_effectors, device=self.device)
         self._mean_pose = library.mean_pose()
         self.starts = StartWeights(library, config.resample_floor, config.resample_smoothing)
         self.memory = {
@@ -73,33 +70,38 @@ class HumanoidTask(SimTask):
         # The reference one control step ahead; of the present step, once that is done.
         self._next = library.rows(self.memory["clip"], self.memory["time"])
         if config.discriminate == "motion":
-            self._hold_motion(config.window * FRAME_SIZE)
+            self._hold_motion(config.window * self._frame_size)
 
     # Acting -------------------------------------------------------------------------------------
     def control(self, action: Tensor) -> None:
-        center = self._mean_pose
+        center = self._mean_pose[self._motors]
         if self.config.actions == "residual":
-            ahead = reference_of(self._next)
-            center = ahead.qpos[:, 7:] + MOTOR_LAG * ahead.qvel[:, 6:]
-        self._ctrl.copy_(center + self.config.action_scale * action)
+            ahead = self.library.reference_of(self._next)
+            center = ahead.qpos[:, 7:][:, self._motors] + self._motor_lag * ahead.qvel[:, 6:][:, self._motors]
+        self._ctrl.copy_(center + self._action_scale * action)
 
     # Seeing -------------------------------------------------------------------------------------
     sight: Sight
 
     def look_at(self, rows: Rows) -> None:
-        qpos, qvel, bodies = self._qpos[rows].float(), self._qvel[rows].float(), self._body_pos[rows].float()
+        qpos, qvel, bodies = self._qpos[rows].float(), self._qvel[rows].float(), self.key_places()[rows].float()
         facing = heading(qpos[:, 3:7])
         self.sight = Sight(qpos, bodies, facing, self_state(qpos, qvel, facing))
+
+    def key_places(self) -> Tensor:
+        """[rows, key bodies, 3] where they are, as the simulator has it."""
+        return self._places[:, self._key]
 
     # Time ---------------------------------------------------------------------------------------
     def _advance(self) -> None:
         """The step is scored: time goes on."""
-        self._next.copy_(self.library.rows(self.memory["clip"], self.memory["time"] + DT))
+        self._next.copy_(self.library.rows(self.memory["clip"], self.memory["time"] + self.body.dt))
 
     def new_episodes(self, rows: Rows, n: int) -> dict[str, Tensor]:
         clip, time = self.choose_starts(rows, n)
         start = self.library.at(clip, time)
-        values = {"clip": clip, "time": time, "qpos": start.qpos, "qvel": start.qvel, "ctrl": start.qpos[:, 7:]}
+        ctrl = start.qpos[:, 7:][:, self._motors]
+        values = {"clip": clip, "time": time, "qpos": start.qpos, "qvel": start.qvel, "ctrl": ctrl}
         if self.config.discriminate == "motion":
             values["motion"] = self._windows_before(clip, time)
         return {name: value.to(self._kind_of(name)) for name, value in values.items()}
@@ -118,7 +120,7 @@ class HumanoidTask(SimTask):
         return self.starts.draw(self.uniform(0, 1, n), self.uniform(0, 1, n))
 
     def begun(self, rows: Rows) -> dict[str, Tensor]:
-        self._next[rows] = self.library.rows(self.memory["clip"][rows], self.memory["time"][rows] + DT)
+        self._next[rows] = self.library.rows(self.memory["clip"][rows], self.memory["time"][rows] + self.body.dt)
         return {}
 
     # What a discriminator sees ------------------------------------------------------------------
@@ -131,10 +133,15 @@ class HumanoidTask(SimTask):
             torch.zeros((self.num_rows, size), device=self.device) for _ in range(2)
         )
 
+    @property
+    def _frame_size(self) -> int:
+        """Numbers of a frame of a discriminator's window."""
+        return _felt_size(self.body) + 3 * len(self.body.end_effectors)
+
     def _remember_frame(self) -> None:
         """The newest frame joins the window, the oldest leaves it."""
-        window = self.memory["motion"].view(self.num_rows, self.config.window, FRAME_SIZE)
-        newest = self._frame(self._qpos.float(), self._qvel.float(), self._body_pos.float())
+        window = self.memory["motion"].view(self.num_rows, self.config.window, self._frame_size)
+        newest = self._frame(self._qpos.float(), self._qvel.float(), self.key_places().float())
         self._remember_motion(torch.cat([window[:, 1:], newest[:, None]], dim=1).flatten(1))
 
     def _remember_motion(self, motion: Tensor) -> None:
@@ -146,14 +153,14 @@ class HumanoidTask(SimTask):
         self.motion.copy_(motion)
 
     def _frame(self, qpos: Tensor, qvel: Tensor, bodies: Tensor) -> Tensor:
-        """[..., FRAME_SIZE] of a pose, the same wherever it is and whichever way it faces."""
+        """[..., size] of a pose, the same wherever it is and whichever way it faces."""
         facing = heading(qpos[..., 3:7])
-        extremities = from_root(bodies, facing)[..., self._extremities, :]
-        return torch.cat([*self_state(qpos, qvel, facing), extremities.flatten(-2)], dim=-1)
+        ends = from_root(bodies, facing)[..., self._end_effectors, :]
+        return torch.cat([*self_state(qpos, qvel, facing), ends.flatten(-2)], dim=-1)
 
     def _windows_before(self, clip: Tensor, time: Tensor) -> Tensor:
-        """[n, window · FRAME_SIZE] of the reference, the last frame at `time`."""
-        back = DT * torch.arange(self.config.window - 1, -1, -1, device=self.device)
+        """[n, window · frame] of the reference, the last frame at `time`."""
+        back = self.body.dt * torch.arange(self.config.window - 1, -1, -1, device=self.device)
         times = time[:, None] - back
         # A looping clip has a cycle before; others stand still in their first pose for as long as needed.
         times = torch.where(self.library.loops[clip][:, None], times + self._cycle_before(clip)[:, None], times)
@@ -165,7 +172,7 @@ class HumanoidTask(SimTask):
     def _cycle_before(self, clip: Tensor) -> Tensor:
         """[n] seconds after which a looping clip is at the same pose with at least a window behind it."""
         duration = self.library.durations[clip]
-        return duration * torch.ceil(self.config.window * DT / duration)
+        return duration * torch.ceil(self.config.window * self.body.dt / duration)
 
     def demonstrations(self, count: int, generator: torch.Generator) -> Tensor:
         """Drawn as starts are: the first windows of episodes have nothing that demonstrations lack."""
@@ -178,9 +185,10 @@ class HumanoidTask(SimTask):
 
     # Exact state --------------------------------------------------------------------------------
     def state(self) -> State:
-        return super().state() | self.lessons()
+        return super().state() | {"body": self.body.facts()} | self.lessons()
 
     def load_state(self, state: State) -> None:
+        _check_same(state.get("body", self.body.facts()), self.body)  # older checkpoints do not say
         super().load_state(state)
         self.load_lessons(state)
         self._advance()
@@ -192,7 +200,7 @@ class HumanoidTask(SimTask):
         self.starts.load_state(lessons["starts"])
 
     def act_around(self, pose: Tensor) -> None:
-        """Add absolute actions to this pose [28]: that of the clips which a policy was trained on."""
+        """Add absolute actions to this pose [joints]: that of the clips which a policy was trained on."""
         self._mean_pose.copy_(pose)
 
     def reference(self) -> Reference:
@@ -216,5 +224,33 @@ def self_state(qpos: Tensor, qvel: Tensor, facing: Tensor) -> list[Tensor]:
 
 
 def from_root(bodies: Tensor, facing: Tensor) -> Tensor:
-    """[..., 15, 3] where the bodies are, seen from the root."""
+    """[..., key bodies, 3] where the bodies are, seen from the root."""
     return rotate(conjugate(facing)[..., None, :], bodies - bodies[..., :1, :])
+
+
+def self_size(body: Body) -> int:
+    """Numbers by which a body feels itself: `FEELING`."""
+    return _felt_size(body) + 3 * (len(body.key) - 1)
+
+
+def _felt_size(body: Body) -> int:
+    return 1 + 6 + 3 + 3 + 2 * len(body.joints)
+
+
+def _selection(numbers: np.ndarray, device: torch.device) -> slice | Tensor:
+    """What takes these columns: a slice where they lie side by side, which copies nothing."""
+    first, last = int(numbers[0]), int(numbers[-1])
+    if np.array_equal(numbers, np.arange(first, last + 1)):
+        return slice(first, last + 1)
+    return torch.as_tensor(numbers, device=device)
+
+
+def _check_same(then: dict[str, object], body: Body) -> None:
+    """A policy learned to move the body that it had."""
+    now = body.facts()
+    changed = [name for name in now if then.get(name) != now[name]]
+    if changed:
+        raise CheckpointError(
+            f"The body {body.name} ({body.file}) is not the one this run began with: its {', '.join(changed)} "
+            "changed. Put the file back, or begin a new run."
+        )

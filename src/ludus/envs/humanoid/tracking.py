@@ -7,8 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.humanoid.body import BODIES
-
 MEAN_DISTANCE = 0.5  # m: an evaluated episode has failed when the bodies' mean distance exceeds it
 ANY_DISTANCE = 0.25  # m: the strict rule: when any body's distance does
 _MEASURES = ("mpjpe", "mpjpe_local", "mpjpe_aligned", "velocity_error", "acceleration_error")
@@ -23,12 +21,12 @@ class TrackingMeasures:
     - velocity_error, acceleration_error: m/s and m/s², mean length of the difference, by differences of positions
     """
 
-    def __init__(self, rows: int, dt: float, device: torch.device) -> None:
+    def __init__(self, rows: int, bodies: int, dt: float, device: torch.device) -> None:
         self._dt = dt
         self._sums = torch.zeros((rows, len(_MEASURES)), dtype=torch.float64, device=device)
         self._frames = torch.zeros(rows, dtype=torch.float64, device=device)
         self._largest = torch.zeros(rows, device=device)
-        self._before = torch.zeros((2, rows, len(BODIES), 3), device=device)  # differences one and two frames ago
+        self._before = torch.zeros((2, rows, bodies, 3), device=device)  # differences one and two frames ago
 
     def begin(self, where: Tensor) -> None:
         """New episodes, which start on the reference, in the rows that `where`, [rows] bool, names."""
@@ -38,7 +36,7 @@ class TrackingMeasures:
         self._before.masked_fill_(where[:, None, None], 0.0)
 
     def add(self, bodies: Tensor, reference: Tensor) -> None:
-        """One frame: [rows, 15, 3] positions."""
+        """One frame: [rows, bodies, 3] positions."""
         difference = bodies - reference
         distance = torch.linalg.vector_norm(difference, dim=-1)
         local = difference - difference[:, :1]

@@ -1,4 +1,4 @@
-"""Brings motions from other sources onto our humanoid."""
+"""Brings motions from other sources onto a body."""
 
 import os
 from dataclasses import replace
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from ludus.bodies import Body
 from ludus.envs.humanoid.clip import Clip, load_clip
 from ludus.envs.humanoid.importing.bvh import read_bvh
 from ludus.envs.humanoid.importing.deepmimic import read_deepmimic
@@ -21,12 +22,19 @@ _DEEPMIMIC_PREFIX = "humanoid3d_"  # the body's name, which is of no use in a cl
 
 
 def import_motion(
-    path: Path, name: str | None = None, fps: float | None = None, loop: bool | None = None
+    path: Path,
+    name: str | None = None,
+    fps: float | None = None,
+    loop: bool | None = None,
+    body: Body | None = None,
 ) -> list[Clip]:
-    """The clips in a file of another format. `fps` and `loop` go before what the file says."""
+    """The clips in a file of another format. `fps` and `loop` go before what the file says.
+
+    `body`: onto which they are brought, by default the humanoid, and of Ludus' own clips the body that they name.
+    """
     path = Path(path)
     if path.suffix.lower() == ".npz":
-        return [load_clip(path)]
+        return [load_clip(path, body)]
     motion = _with_rate(read_motion(path, fps), fps)
     if loop is not None:
         motion = replace(motion, loop=loop)

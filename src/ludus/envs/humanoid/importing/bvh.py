@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ludus.bodies.rotations import about_axis, multiply, rotate, rotate_back
 from ludus.envs.humanoid.importing.bvh_file import Bvh, parse_bvh, rest_positions, world_poses
 from ludus.envs.humanoid.importing.hinges import axis
 from ludus.envs.humanoid.importing.motion import Motion
 from ludus.envs.humanoid.importing.retarget import LIMBS, from_rotations, limb_plane, our_leg, shortest_turn
-from ludus.envs.humanoid.rotations import about_axis, multiply, rotate, rotate_back
 from ludus.errors import DataError, did_you_mean
 
 _LAYOUTS = "CMU's or LAFAN1's (Hips, LeftUpLeg, LeftLeg, LeftFoot, Head, LeftArm, LeftForeArm, LeftHand, Right…)"

@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ludus.bodies.rotations import about_axis, multiply, rotate
 from ludus.envs.humanoid.importing.hinges import axis
 from ludus.envs.humanoid.importing.motion import check_size, short_lines
-from ludus.envs.humanoid.rotations import about_axis, multiply, rotate
 from ludus.errors import DataError
 
 _CHANNELS = {f"{letter}{kind}": (kind, letter.lower()) for letter in "XYZ" for kind in ("position", "rotation")}

@@ -3,10 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from ludus.envs.humanoid.clip import Clip
-from ludus.envs.humanoid.kinematics import forward_kinematics, lowest_points
 
 _RESTING = 0.15  # m/s: something that stands on the floor neither rises nor falls faster
 _LEVEL = 60  # percent
@@ -16,10 +14,8 @@ _BLEND_S = 0.08  # a lift begins and ends so long around the frames that need it
 
 def lowest_of_clip(clip: Clip) -> np.ndarray:
     """[frames] height of the body's lowest point over the floor."""
-    positions, rotations = forward_kinematics(
-        torch.as_tensor(clip.root_pos), torch.as_tensor(clip.root_quat), torch.as_tensor(clip.joint_pos)
-    )
-    return lowest_points(positions, rotations).amin(dim=-1).numpy()
+    kinematics = clip.body.kinematics
+    return kinematics.lowest_points(*clip.bodies()).amin(dim=-1).numpy()
 
 
 def put_on_floor(clip: Clip) -> Clip:

@@ -1,14 +1,13 @@
 """From rotations to angles of hinges that turn one after the other, without jumps."""
 
-from functools import cache
 from itertools import product
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.humanoid.body import body_model
-from ludus.envs.humanoid.rotations import about_axis, rotate
+from ludus.bodies import find_body
+from ludus.bodies.rotations import about_axis, rotate
 
 _AXES = {"x": (1.0, 0.0, 0.0), "y": (0.0, 1.0, 0.0), "z": (0.0, 0.0, 1.0)}
 _SMOOTHNESS = 1e3  # what a squared radian between two frames costs, against one beyond a limit
@@ -52,8 +51,9 @@ def euler(quats: Tensor, order: str) -> Tensor:
 
 def _beyond(choices: np.ndarray, joint: str, order: str) -> np.ndarray:
     """[...] squared radians beyond the joint's limits."""
-    low, high = limits()
-    rows = [joint_names().index(f"{joint}_{letter}") for letter in order]
+    body = find_body("humanoid")
+    low, high = body.limits
+    rows = [body.joints.index(f"{joint}_{letter}") for letter in order]
     outside = np.maximum(low[rows] - choices, 0) + np.maximum(choices - high[rows], 0)
     return (outside**2).sum(axis=-1)
 
@@ -69,15 +69,3 @@ def _smoothest(choices: np.ndarray, cost: np.ndarray) -> np.ndarray:
     for origin in reversed(origins):
         picked.append(int(origin[picked[-1]]))
     return choices[np.arange(len(choices)), picked[::-1]]
-
-
-@cache
-def joint_names() -> list[str]:
-    model = body_model()
-    return [model.joint(i).name for i in range(1, model.njnt)]
-
-
-@cache
-def limits() -> tuple[np.ndarray, np.ndarray]:
-    """([28], [28]) the lowest and highest angle of every hinge."""
-    return body_model().jnt_range[1:, 0].copy(), body_model().jnt_range[1:, 1].copy()

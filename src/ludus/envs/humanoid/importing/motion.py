@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.humanoid.body import HINGES
+from ludus.bodies.rotations import slerp
 from ludus.envs.humanoid.clip import FARTHEST, Clip, check_clip
 from ludus.envs.humanoid.importing.floor import put_on_floor
 from ludus.envs.humanoid.importing.hinges import hinge_angles
-from ludus.envs.humanoid.rotations import slerp
+from ludus.envs.humanoid.importing.skeleton import HINGES
 from ludus.envs.humanoid.seam import close_seam
 from ludus.errors import DataError, LudusError
 from ludus.files import read_bounded
@@ -82,7 +82,7 @@ def make_clip(motion: Motion, name: str, source: str, where: str, on_floor: bool
 
 
 def joint_angles(motion: Motion) -> np.ndarray:
-    """[frames, 28] in the order of body.JOINTS."""
+    """[frames, 28] in the order of the humanoid's joints."""
     columns = []
     for joint, order in HINGES.items():
         if joint in motion.balls:

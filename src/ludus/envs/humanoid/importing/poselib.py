@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.humanoid.body import BODIES
+from ludus.bodies.rotations import multiply
 from ludus.envs.humanoid.importing.motion import MOST_POSES, Motion, check_size, read_source
 from ludus.envs.humanoid.importing.retarget import LIMBS, from_rotations, our_leg, shortest_turn
-from ludus.envs.humanoid.rotations import multiply
+from ludus.envs.humanoid.importing.skeleton import BODIES
 from ludus.errors import DataError
 
 _NUMBERS = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"}

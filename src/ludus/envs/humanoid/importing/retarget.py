@@ -3,10 +3,8 @@
 import torch
 from torch import Tensor
 
-from ludus.envs.humanoid.body import body_model
-from ludus.envs.humanoid.importing.hinges import axis
-from ludus.envs.humanoid.importing.motion import Motion
-from ludus.envs.humanoid.rotations import (
+from ludus.bodies import find_body
+from ludus.bodies.rotations import (
     about_axis,
     conjugate,
     from_rotation_vector,
@@ -14,6 +12,8 @@ from ludus.envs.humanoid.rotations import (
     rotate,
     rotate_back,
 )
+from ludus.envs.humanoid.importing.hinges import axis
+from ludus.envs.humanoid.importing.motion import Motion
 
 # limb → (upper body, lower body, where the bones point at zero, the hinge's axis, the sign of a natural bend)
 LIMBS = {
@@ -81,5 +81,5 @@ def shortest_turn(start: Tensor, end: Tensor, if_opposite: Tensor) -> Tensor:
 
 def our_leg() -> float:
     """m from the hip to the ankle."""
-    model = body_model()
+    model = find_body("humanoid").model
     return float(sum(abs(model.body(name).pos[2]) for name in ("right_shin", "right_foot")))

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.envs.humanoid.body import HINGES, JOINTS
+from ludus.bodies.rotations import about_axis, multiply, rotate
 from ludus.envs.humanoid.importing.hinges import axis, turn
 from ludus.envs.humanoid.importing.motion import Motion, check_size, short_lines
 from ludus.envs.humanoid.importing.retarget import from_rotations, our_leg
-from ludus.envs.humanoid.rotations import about_axis, multiply, rotate
+from ludus.envs.humanoid.importing.skeleton import HINGES, JOINTS
 from ludus.errors import DataError, did_you_mean, plain_text
 
 _MOST_COLUMNS = 200
