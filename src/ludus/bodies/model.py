@@ -176,4 +176,5 @@ def add_floor(spec: mujoco.MjSpec) -> None:
     spec.worldbody.add_geom(
         name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 1], material="ludus_ground"
     )
+    spec.visual.headlight.ambient, spec.visual.headlight.diffuse = [0.35] * 3, [0.5] * 3
     spec.worldbody.add_light(name="ludus_sun", pos=[0, -3, 8], dir=[0, 0.35, -1], diffuse=[0.6, 0.6, 0.6])

@@ -1,4 +1,4 @@
-"""`ludus motions import|check|list|view`: clips of motion for the humanoid."""
+"""`ludus motions import|check|list|view`: clips of motion for the humanoid, and for any other body."""
 
 import json as json_format
 import os
@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
+from ludus.bodies import Body, find_body
 from ludus.commands.arguments import Flag, Verb, call, run_verb_of
 from ludus.envs.findings import Finding, format_findings
 from ludus.envs.humanoid.catalogue import (
@@ -22,20 +23,22 @@ from ludus.envs.humanoid.catalogue import (
     load_any,
 )
 from ludus.envs.humanoid.checks import check_motion
-from ludus.envs.humanoid.clip import Clip, load_clip, save_clip
-from ludus.envs.humanoid.importing import READ, clip_name, import_motion, read_motion
+from ludus.envs.humanoid.clip import Clip, save_clip
+from ludus.envs.humanoid.importing import READ, READ_OF_ROBOTS, clip_name, import_motion, read_motion
+from ludus.envs.humanoid.importing.robot import is_ludus_clip
 from ludus.errors import ConfigError, DataError, plain_text
 
 _USAGE = f"""usage: ludus motions COMMAND …
 
-Clips of motion for the humanoid.
+Clips of motion for the humanoid, or for another robot: --body g1, --body robot.toml.
 
-  import SOURCE…  bring motions of other sources onto the humanoid   ludus motions import walk.bvh --loop
+  import SOURCE…  bring motions of other sources onto a body   ludus motions import walk.bvh --loop
   check FILE…     what is wrong with clips, and what to do about it
   list [FILE…]    which clips there are
   view FILE…      watch clips in the browser
 
 SOURCE and FILE are files, folders, or names of clips. Read are {READ}.
+For another robot: {READ_OF_ROBOTS}.
 'ludus motions COMMAND --help' tells more."""
 _WIDEST_CELL = 200  # characters, of a clip's source or licence
 _Files = tyro.conf.Positional[tuple[str, ...]]
@@ -55,11 +58,13 @@ def _import(arguments: list[str]) -> None:
         loop: Annotated[bool | None, tyro.conf.arg(metavar="| --no-loop")] = None,
         licence: str = "",
         source: str = "",
+        body: str = "",
+        quaternion: Literal["", "wxyz", "xyzw"] = "",
         overwrite: Annotated[bool, Flag] = False,
     ) -> None:
-        """Bring motions of other sources onto the humanoid, as clips that 'ludus train' can use.
+        """Bring motions of other sources onto a body, as clips that 'ludus train' can use.
 
-        Joints are mapped by their meaning, rates brought to 60 frames a second, feet put on the floor.
+        Joints are mapped by their meaning, feet put on the floor.
 
         Args:
             sources: Files, or folders of them: DeepMimic, poselib, BVH (CMU's or LAFAN1's names), CSV.
@@ -69,6 +74,9 @@ def _import(arguments: list[str]) -> None:
             loop: Whether the clip goes on from its end to its beginning; by default as the file says.
             licence: Kept in the clip: under which terms it may be used.
             source: Kept in the clip: where it is from; by default the file's name.
+            body: Whose clips they become: g1 or a file of yours; by default the humanoid.
+            quaternion: Where w stands in the root's rotation, for a table that does not say; by default what keeps
+                the robot on its feet.
             overwrite: Write over clips that are there already.
         """
         files = _files(sources, "import")
@@ -78,7 +86,13 @@ def _import(arguments: list[str]) -> None:
         _check_names(names)
         if not overwrite:
             _check_targets([out / f"{name}.npz" for name in names])
-        _import_all(files, out, lambda file: _named(file, name, fps, loop, licence, source))
+        onto = find_body(body) if body else None
+
+        def read(file: Path) -> list[Clip]:
+            clips = _named(file, name, fps, loop, onto, quaternion)
+            return [replace(clip, licence=licence, source=source or clip.source) for clip in clips]
+
+        _import_all(files, out, read)
 
     call(command, [_loop_flag(a) for a in arguments], "ludus motions import")
 
@@ -88,18 +102,21 @@ def _loop_flag(argument: str) -> str:
     return {"--loop": "--loop=True", "--no-loop": "--loop=False"}.get(argument, argument)
 
 
-def _named(file: Path, name: str, fps: float | None, loop: bool | None, licence: str, source: str) -> list[Clip]:
-    if file.suffix.lower() == ".npz":
-        load_clip(file)  # or tells why not
+def _named(
+    file: Path, name: str, fps: float | None, loop: bool | None, body: Body | None, quaternion: str
+) -> list[Clip]:
+    clips = import_motion(file, name or None, fps, loop, body, quaternion)
+    if file.suffix.lower() == ".npz" and is_ludus_clip(file):
         raise DataError(f"{file} is a clip already; 'ludus motions check' looks at it.")
-    clips = import_motion(file, name or None, fps, loop)
+    if body is not None:
+        return clips
     wanted = read_motion(file, fps).loop if loop is None else loop
     if wanted and not all(clip.loop for clip in clips):
         print(
             f"ludus: {plain_text(str(file))} cannot loop: a joint gains a whole turn in every cycle.",
             file=sys.stderr,
         )
-    return [replace(clip, licence=licence, source=source or clip.source) for clip in clips]
+    return clips
 
 
 def _check_names(names: list[str]) -> None:
@@ -156,14 +173,16 @@ def _print_troubles(findings: list[Finding]) -> None:
 
 # check -----------------------------------------------------------------------------------------------
 def _check(arguments: list[str]) -> None:
-    def command(files: _Files, json: Annotated[bool, Flag] = False) -> None:
+    def command(files: _Files, body: str = "", json: Annotated[bool, Flag] = False) -> None:
         """Say what is wrong with clips, and what to do about it; exit code 1 where something is an error.
 
         Args:
             files: Names of clips, files (clips or sources) or folders.
+            body: Whose they are, where the files do not say: g1 or a file of yours.
             json: Print it as JSON.
         """
-        found = {str(file): _findings_of(file) for file in _files(files, "check")}
+        whose = find_body(body) if body else None
+        found = {str(file): _findings_of(file, whose) for file in _files(files, "check")}
         if json:
             told = {file: [vars(finding) for finding in findings] for file, findings in found.items()}
             print(json_format.dumps(told, indent=1))
@@ -176,9 +195,9 @@ def _check(arguments: list[str]) -> None:
     call(command, arguments, "ludus motions check")
 
 
-def _findings_of(file: Path) -> list[Finding]:
+def _findings_of(file: Path, body: Body | None) -> list[Finding]:
     try:
-        return [finding for clip in load_any(file) for finding in check_motion(clip)]
+        return [finding for clip in load_any(file, body) for finding in check_motion(clip)]
     except DataError as error:
         return [Finding("error", str(error), "Import it anew, or put the source right there.")]
 
@@ -198,7 +217,7 @@ def _list(arguments: list[str]) -> None:
                 "No clips come with this installation, and ./motions has none. 'ludus motions import' makes some."
             )
             return
-        rows: list[tuple[str, ...]] = [("name", "seconds", "fps", "loop", "where", "source", "licence")]
+        rows: list[tuple[str, ...]] = [("name", "body", "seconds", "fps", "loop", "where", "source", "licence")]
         failed = 0
         for path in paths:
             try:
@@ -227,22 +246,26 @@ def _row(clip: Clip, path: Path) -> tuple[str, ...]:
     loop = "loop" if clip.loop else "once"
     where = "shipped" if is_shipped(path) else "yours" if path.parent == OWN_FOLDER else str(path)
     length = f"{clip.duration:.2f}", f"{clip.fps:g}", loop
-    return clip.name, *length, where, clip.source or "–", clip.licence or "–"
+    return clip.name, clip.body.name, *length, where, clip.source or "–", clip.licence or "–"
 
 
 def _view(arguments: list[str]) -> None:
-    def command(files: _Files, port: int = 8080, seconds: float | None = None, html: Path | None = None) -> None:
+    def command(
+        files: _Files, body: str = "", port: int = 8080, seconds: float | None = None, html: Path | None = None
+    ) -> None:
         """Watch clips in the browser.
 
         Args:
             files: Names of clips, files or folders.
+            body: Whose they are, where the files do not say: g1 or a file of yours.
             port: Of the viewer; the next free one if it is taken.
             seconds: Stop after so long; by default at Ctrl-C.
             html: Write one self-contained page here instead.
         """
         from ludus.motion_viewing import view_clips
 
-        clips = [clip for file in _files(files, "view") for clip in load_any(file)]
+        whose = find_body(body) if body else None
+        clips = [clip for file in _files(files, "view") for clip in load_any(file, whose)]
         view_clips(clips, port, seconds, html)
 
     call(command, arguments, "ludus motions view")

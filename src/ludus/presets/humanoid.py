@@ -1,4 +1,4 @@
-"""A humanoid that imitates motion."""
+"""Bodies that imitate motion."""
 
 import dataclasses
 
@@ -73,6 +73,7 @@ _AMP = convert(
 )
 
 PRESETS = [
+    Preset("mimic", "Any robot imitates clips of motion (PPO): --body g1 --clip walk.csv.", _MIMIC),
     Preset("humanoid-mimic", "A humanoid imitates clips of motion, pose by pose (PPO).", _MIMIC),
     Preset("humanoid-mimic-large", "The same with 8,192 humanoids on a GPU, for many clips.", _LARGE),
     Preset("humanoid-amp", "A humanoid learns to move like a clip, at a given speed (PPO and AMP).", _AMP),

@@ -90,8 +90,8 @@ def load_clip(path: Path, body: Body | None = None) -> Clip:
     values = read_npz(path, (*_WANTED, "body"), _MOST_VALUES)
     if str(values.get("format")) != FORMAT:
         raise DataError(
-            f"{path} is not a clip of Ludus ({FORMAT}). If another program made it, export it as BVH or CSV: "
-            "'ludus motions import' reads those."
+            f"{path} is not a clip of Ludus ({FORMAT}). If it is a robot's, say of which: --body g1. If another "
+            "program made it, export it as BVH or CSV: 'ludus motions import' reads those."
         )
     missing = [name for name in _WANTED if name not in values]
     if missing:

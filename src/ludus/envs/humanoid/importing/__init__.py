@@ -10,14 +10,16 @@ from ludus.bodies import Body
 from ludus.envs.humanoid.clip import Clip, load_clip
 from ludus.envs.humanoid.importing.bvh import read_bvh
 from ludus.envs.humanoid.importing.deepmimic import read_deepmimic
-from ludus.envs.humanoid.importing.motion import Motion, make_clip, read_source
+from ludus.envs.humanoid.importing.motion import Motion, make_clip, read_text
 from ludus.envs.humanoid.importing.poselib import read_poselib
+from ludus.envs.humanoid.importing.robot import ROBOT_SUFFIXES, import_robot_motion, is_ludus_clip
 from ludus.envs.humanoid.importing.table import read_csv
 from ludus.errors import ConfigError, DataError, did_you_mean
 
 READ = "DeepMimic (.txt, .json), poselib (.npy), BVH (.bvh), CSV (.csv) and Ludus' own clips (.npz)"
-SOURCE_SUFFIXES = (".txt", ".json", ".npy", ".bvh", ".csv")
-_MOST_TEXT_BYTES = 50_000_000  # an hour of a robot's motion has 40
+READ_OF_ROBOTS = "CSV (.csv), BeyondMimic, mjlab and holosoma (.npz), GMR (.pkl) and Ludus' own clips (.npz)"
+SOURCE_SUFFIXES = (".txt", ".json", ".npy", ".bvh", ".csv", ".pkl", ".pickle")
+_HUMAN = "humanoid"
 _DEEPMIMIC_PREFIX = "humanoid3d_"  # the body's name, which is of no use in a clip's
 
 
@@ -27,14 +29,20 @@ def import_motion(
     fps: float | None = None,
     loop: bool | None = None,
     body: Body | None = None,
+    quaternion: str = "",
 ) -> list[Clip]:
-    """The clips in a file of another format. `fps` and `loop` go before what the file says.
+    """The clips in a file of another format. `fps`, `loop` and `quaternion` go before what the file says.
 
     `body`: onto which they are brought, by default the humanoid, and of Ludus' own clips the body that they name.
     """
     path = Path(path)
-    if path.suffix.lower() == ".npz":
+    _check_there(path)
+    if path.suffix.lower() == ".npz" and (body is None or is_ludus_clip(path)):
         return [load_clip(path, body)]
+    if body is not None and body.name != _HUMAN:
+        if path.suffix.lower() not in ROBOT_SUFFIXES:
+            raise DataError(f"{path} is a human's motion; motions of {body.name} are read from {READ_OF_ROBOTS}.")
+        return [import_robot_motion(path, body, name or clip_name(path), fps, loop, quaternion)]
     motion = _with_rate(read_motion(path, fps), fps)
     if loop is not None:
         motion = replace(motion, loop=loop)
@@ -46,11 +54,18 @@ def clip_name(path: Path) -> str:
     return path.stem.removeprefix(_DEEPMIMIC_PREFIX) or path.stem
 
 
-def read_motion(path: Path, fps: float | None = None) -> Motion:
-    suffix = path.suffix.lower()
+def _check_there(path: Path) -> None:
     if not os.path.lexists(path):
         beside = [p.name for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []
         raise DataError(f"There is no file {path}.{did_you_mean(path.name, beside)}")
+
+
+def read_motion(path: Path, fps: float | None = None) -> Motion:
+    """A motion onto the humanoid."""
+    suffix = path.suffix.lower()
+    _check_there(path)
+    if suffix in (".pkl", ".pickle"):
+        raise DataError(f"{path} is of a robot, if GMR made it: say of which, --body g1.")
     if suffix not in SOURCE_SUFFIXES:
         raise DataError(f"{path}: this kind of file is not read. Motions are read from {READ}.")
     if suffix == ".npy":
@@ -68,10 +83,3 @@ def _with_rate(motion: Motion, fps: float | None) -> Motion:
     if not 1 <= fps <= 1000:
         raise ConfigError(f"--fps is {fps:g}; it must be from 1 to 1000.")
     return replace(motion, times=torch.arange(len(motion.times), dtype=torch.float64) / fps)
-
-
-def read_text(path: Path) -> str:
-    try:
-        return read_source(path, _MOST_TEXT_BYTES).decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not text, though its name says so.") from error

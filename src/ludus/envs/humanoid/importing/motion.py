@@ -22,6 +22,7 @@ MOST_JOINTS = 1000
 MOST_POSES = 4_000_000  # of single joints: half an hour of a body with 38, at 60 frames a second
 HELD_SHARE = 0.4  # of poses that equal the one before: a lower rate stored as a higher one
 _SAME = 1e-5
+_MOST_TEXT_BYTES = 50_000_000  # an hour of a robot's motion has 40
 _LONGEST_LINE = 100_000  # characters: a thousand joints with six numbers each
 
 
@@ -45,6 +46,13 @@ def read_source(path: Path, most_bytes: int) -> bytes:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
     except LudusError as error:
         raise DataError(f"{error} Cut it into shorter motions, if it is one.") from error
+
+
+def read_text(path: Path) -> str:
+    try:
+        return read_source(path, _MOST_TEXT_BYTES).decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not text, though its name says so.") from error
 
 
 def check_size(where: str, frames: int, joints: int) -> None:

@@ -1,10 +1,6 @@
 """Poselib's SkeletonMotion: a pickle in a .npy file. Read without running anything that the file names."""
 
-import codecs
 import io
-import pickle
-import pickletools
-import tokenize
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +10,12 @@ from torch import Tensor
 
 from ludus.bodies.rotations import multiply
 from ludus.envs.humanoid.importing.motion import MOST_POSES, Motion, check_size, read_source
+from ludus.envs.humanoid.importing.pickles import BROKEN, Array, numbers, unpickled
 from ludus.envs.humanoid.importing.retarget import LIMBS, from_rotations, our_leg, shortest_turn
 from ludus.envs.humanoid.importing.skeleton import BODIES
 from ludus.errors import DataError
 
-_NUMBERS = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"}
 _MOST_BYTES = 100_000_000
-_MOST_STEPS = 100_000  # of a pickle; a motion of 15 bodies takes some 200
-_BROKEN = (
-    pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, AttributeError, IndexError, MemoryError,
-    RecursionError, OverflowError, SyntaxError, tokenize.TokenError,
-)  # fmt: skip
 
 
 def read_poselib(path: Path) -> Motion:
@@ -36,7 +27,7 @@ def read_poselib(path: Path) -> Motion:
         names = _texts(tree["node_names"])
         parents, offsets = (_tensor(tree[key]) for key in ("parent_indices", "local_translation"))
         quats, root_pos = _tensor(content["rotation"]), _tensor(content["root_translation"])
-        fps, local = float(_numbers(content["fps"])), bool(_numbers(content["is_local"]))
+        fps, local = float(numbers(content["fps"])), bool(numbers(content["is_local"]))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path} is not a whole SkeletonMotion of poselib: {error} is wrong or missing."
@@ -102,7 +93,7 @@ def _zero_turns(offsets: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _texts(value: Any) -> list[str]:
     """Names of bodies. Nothing else is made text of: lists within lists may stand for more than memory holds."""
-    names = value.values if isinstance(value, _Array) else value
+    names = value.values if isinstance(value, Array) else value
     if not isinstance(names, list) or not all(isinstance(name, str) and len(name) < 200 for name in names):
         raise ValueError("node_names")
     return names
@@ -110,23 +101,14 @@ def _texts(value: Any) -> list[str]:
 
 def _tensor(value: Any) -> Tensor:
     """An array, also where poselib has wrapped it."""
-    array = _numbers(value["arr"] if isinstance(value, dict) else value)
+    array = numbers(value["arr"] if isinstance(value, dict) else value)
     if array.size > 4 * MOST_POSES:  # before it becomes eight times as large
         raise ValueError("an array larger than any motion")
     return torch.as_tensor(array.astype(np.float64))
 
 
-def _numbers(value: Any) -> np.ndarray:
-    """Of an array or one number, and of nothing that is merely a list of lists."""
-    values = value.values if isinstance(value, _Array) else value
-    if not isinstance(values, np.ndarray | np.generic | int | float):
-        raise TypeError("a list where an array")
-    return np.asarray(values)
-
-
-# The pickle ---------------------------------------------------------------------------------------
 def _read_pickle(path: Path) -> Any:
-    """What `numpy.save` pickled. Names in the file stand for the few builders below, and for nothing else."""
+    """What `numpy.save` pickled."""
     data = read_source(path, _MOST_BYTES)
     stream = io.BytesIO(data)
     try:
@@ -136,110 +118,10 @@ def _read_pickle(path: Path) -> Any:
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
         shape, _, dtype = read_header(stream)
-    except _BROKEN as error:
+    except BROKEN as error:
         raise DataError(f"{path} is not a .npy file, or it is cut off.") from error
     if dtype != np.dtype(object):
         raise DataError(f"{path} is an array of {dtype} {list(shape)}; a SkeletonMotion of poselib is expected.")
-    try:
-        _check_pickle(data[stream.tell() :])
-        content = _Numbers(stream, path).load()
-    except _BROKEN as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise DataError(f"{path} cannot be read as a SkeletonMotion: {reason}.") from error
-    values = content.values if isinstance(content, _Array) else content
+    content = unpickled(path, data[stream.tell() :], "a SkeletonMotion")
+    values = content.values if isinstance(content, Array) else content
     return values.item() if isinstance(values, np.ndarray) and values.size == 1 else values
-
-
-def _check_pickle(data: bytes) -> None:
-    """Its steps, without taking them: a place far out in the memo alone makes the reader ask for gigabytes."""
-    for steps, (step, argument, _) in enumerate(pickletools.genops(data)):
-        if steps > _MOST_STEPS or ("PUT" in step.name and int(argument or 0) > _MOST_STEPS):
-            raise ValueError("it takes far more steps than a motion needs")
-
-
-class _Numbers(pickle.Unpickler):
-    """Knows arrays of numbers and dictionaries. Whatever else a file names is refused, and never imported."""
-
-    def __init__(self, stream: io.BytesIO, path: Path) -> None:
-        super().__init__(stream)
-        self._path = path
-
-    def find_class(self, module: str, name: str) -> Any:
-        builder = _BUILDERS.get((module.replace("numpy._core", "numpy.core"), name))
-        if builder is None:
-            raise DataError(
-                f"{self._path} wants to run {module}.{name} when it is read. Refused, and nothing was run: a "
-                "motion needs numbers alone."
-            )
-        return builder
-
-
-class _DType:
-    """Stands for numpy.dtype."""
-
-    def __init__(self, kind: str, *_: Any) -> None:
-        self.kind, self.order = str(kind).lstrip("<>|="), "<"
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.order = ">" if state[1] == ">" else "<"
-
-    def read(self, raw: bytes) -> np.ndarray:
-        if self.kind not in _NUMBERS:
-            raise ValueError(f"an array of {self.kind!r} is not one of numbers")
-        return np.frombuffer(raw, dtype=np.dtype(self.order + self.kind))
-
-
-class _Array:
-    """Stands for numpy.ndarray: empty at first, filled by the state that follows in the pickle."""
-
-    def __init__(self, *_: Any) -> None:
-        self.values: Any = np.zeros(0)
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, dtype, fortran, raw = state
-        if isinstance(raw, list):  # an array of objects: here the dictionary of all
-            self.values = raw[0] if len(raw) == 1 else raw
-            return
-        self.values = dtype.read(raw).reshape(shape, order="F" if fortran else "C")
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(self.values, dtype=dtype)
-
-
-class _Scalar:
-    """Stands for a number of numpy. A class, as all builders: a pickle cannot set anything on it."""
-
-    def __new__(cls, dtype: _DType, raw: bytes) -> Any:
-        return dtype.read(raw)[0]
-
-    def __setstate__(self, state: Any) -> None:
-        raise ValueError("a number has no state")
-
-
-class _Bytes:
-    """Stands for how old protocols write bytes."""
-
-    def __new__(cls, text: str, encoding: str) -> Any:
-        if encoding != "latin1":
-            raise ValueError(f"the encoding {encoding!r} is not expected")
-        return codecs.encode(text, "latin1")
-
-    def __setstate__(self, state: Any) -> None:
-        raise ValueError("bytes have no state")
-
-
-class _Dict(dict[Any, Any]):
-    """Stands for an ordered dictionary; attributes that a pickle gives it are left out."""
-
-    def __setstate__(self, state: Any) -> None:
-        pass
-
-
-_BUILDERS: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _Array,
-    ("numpy.core.multiarray", "scalar"): _Scalar,
-    ("numpy", "ndarray"): _Array,
-    ("numpy", "dtype"): _DType,
-    ("collections", "OrderedDict"): _Dict,
-    ("_codecs", "encode"): _Bytes,
-}

@@ -1,7 +1,9 @@
 """Motions in CSV: our own, with a row of names; and the Unitree G1's, without one."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from ludus.bodies.rotations import about_axis, multiply, rotate
 from ludus.envs.humanoid.importing.hinges import axis, turn
-from ludus.envs.humanoid.importing.motion import Motion, check_size, short_lines
+from ludus.envs.humanoid.importing.motion import Motion, check_size, read_text, short_lines
 from ludus.envs.humanoid.importing.retarget import from_rotations, our_leg
 from ludus.envs.humanoid.importing.skeleton import HINGES, JOINTS
 from ludus.errors import DataError, did_you_mean, plain_text
@@ -35,17 +37,48 @@ _G1_HIPS = 0.133  # m that its hips lie below the origin of its pelvis
 _G1_HIP_TILT, _G1_SHOULDER_TILT = 10.0, 16.0  # degrees that its motors are mounted aslant
 
 
+class Columns(NamedTuple):
+    """A table, with its columns in the order that was asked for."""
+
+    values: np.ndarray  # [rows, columns]
+    named: bool  # whether its first row named them
+    fps: float | None  # where a column of times tells
+
+
+def read_columns(path: Path, wanted: Sequence[str], expected: str) -> Columns:
+    """A table of these columns: named, in any order and beside a column of times; or unnamed, in this order."""
+    rows = _rows(path, read_text(path), expected)
+    if not rows:
+        raise DataError(f"{path} is empty; a motion needs at least 2 frames.")
+    if _numeric(rows[0]):
+        table = _table(path, rows, first_line=1)
+        if table.shape[1] != len(wanted):
+            raise DataError(f"{path} has {table.shape[1]} columns without names. {expected}.")
+        return Columns(table.numpy(), named=False, fps=None)
+    column = _named_columns(path, rows, wanted, expected)
+    values = torch.stack([column[name] for name in wanted], dim=1).numpy()
+    return Columns(values, named=True, fps=_rate(path, column["time"]) if "time" in column else None)
+
+
+def _rate(path: Path, times: Tensor) -> float:
+    steps = times.diff()
+    if not len(steps) or float(steps.min()) <= 0:
+        raise DataError(f"{path}: its times do not rise from row to row.")
+    if float((steps - steps.median()).abs().max()) > 0.02 * float(steps.median()):
+        raise DataError(f"{path}: its times are not evenly spaced; write it at one rate.")
+    return float(1 / steps.mean())
+
+
 def read_csv(path: Path, text: str, fps: float | None) -> Motion:
-    rows = _rows(path, text)
+    rows = _rows(path, text, f"Expected is {_LAYOUTS}")
     if not rows:
         raise DataError(f"{path} is empty; a motion needs at least 2 frames.")
     if _numeric(rows[0]):
         return _read_g1(path, _table(path, rows, first_line=1), fps)
-    names = [name.strip() for name in rows[0]]
-    return _read_own(path, names, _table(path, rows[1:], first_line=2), fps)
+    return _read_own(path, rows, fps)
 
 
-def _rows(path: Path, text: str) -> list[list[str]]:
+def _rows(path: Path, text: str, expected: str) -> list[list[str]]:
     """Those that are not empty. Looked at one by one: a table without end is refused at its first row."""
     lines = text.splitlines()
     check_size(str(path), len(lines), len(JOINTS))
@@ -55,7 +88,7 @@ def _rows(path: Path, text: str) -> list[list[str]]:
         for row in csv.reader(short_lines(path, lines)):
             cells += len(row)
             if len(row) > _MOST_COLUMNS or cells > _MOST_CELLS:
-                raise DataError(f"{path}: row {len(rows) + 1} has {len(row):,} columns; expected is {_LAYOUTS}.")
+                raise DataError(f"{path}: row {len(rows) + 1} has {len(row):,} columns. {expected}.")
             if any(cell.strip() for cell in row):
                 rows.append(row)
     except csv.Error as error:
@@ -87,23 +120,29 @@ def _table(path: Path, rows: list[list[str]], first_line: int) -> Tensor:
     return table
 
 
-def _read_own(path: Path, names: list[str], table: Tensor, fps: float | None) -> Motion:
+def _named_columns(path: Path, rows: list[list[str]], wanted: Sequence[str], expected: str) -> dict[str, Tensor]:
+    """Each wanted column by its name, and perhaps one of times."""
+    names, table = [name.strip() for name in rows[0]], _table(path, rows[1:], first_line=2)
     if len(names) != table.shape[1]:
         raise DataError(f"{path} names {len(names)} columns, but its rows have {table.shape[1]}.")
     if len(set(names)) != len(names):
         raise DataError(f"{path} names a column twice: {next(n for n in names if names.count(n) > 1)}.")
-    wanted = (*ROOT, *JOINTS)
     extra, missing = [n for n in names if n not in (*wanted, "time")], [n for n in wanted if n not in names]
     if missing or extra:
         hint = did_you_mean(extra[0], missing) if extra else ""
         extra = [plain_text(name, 60) for name in extra[:20]]
         told = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has {', '.join(extra)}"] * bool(extra)
-        raise DataError(f"{path}: among its columns it {' and '.join(told)}.{hint} Expected is {_LAYOUTS}.")
-    column = dict(zip(names, table.unbind(1), strict=True))
+        raise DataError(f"{path}: among its columns it {' and '.join(told)}.{hint} {expected}.")
+    return dict(zip(names, table.unbind(1), strict=True))
+
+
+def _read_own(path: Path, rows: list[list[str]], fps: float | None) -> Motion:
+    column = _named_columns(path, rows, (*ROOT, *JOINTS), f"Expected is {_LAYOUTS}")
+    frames = len(rows) - 1
     if "time" in column:
         times = column["time"] - column["time"][0]
     elif fps is not None:
-        times = torch.arange(len(table), dtype=torch.float64) / fps
+        times = torch.arange(frames, dtype=torch.float64) / fps
     else:
         raise DataError(f"{path} does not say its rate: add a column 'time' in seconds, or give --fps.")
     quats = torch.stack([column[name] for name in ROOT[3:]], dim=1)
