@@ -22,6 +22,7 @@ _CONTROL_RATE = 30.0  # Hz, about, of a body whose file says nothing
 _ACTION_SCALE = 0.5  # rad, likewise
 _FALLEN = 0.6  # of the root's height in the default pose, likewise
 SHIPPED_BODIES = {file.stem: file for file in sorted(Path(__file__).parent.glob("*.toml"))}
+LIKE_RADIANS = 0.12  # rad: if all ranges are smaller, they were radians that were read as degrees
 _OUTSIDE = 1e-3  # rad that a default pose may lie outside a joint's range
 
 
@@ -148,7 +149,7 @@ class Body:
             i = int(outside.argmax())
             raise ConfigError(
                 f"{self.file}: in the default pose {self.joints[i]} is at {joints[i]:.3g}, outside its range of "
-                f"{low[i]:.3g} to {high[i]:.3g}. Set it in [default_pose]."
+                f"{low[i]:.3g} to {high[i]:.3g}. Set it in [default_pose]{_about_units(low, high)}."
             )
         qpos = np.concatenate([[0.0, 0.0, 0.0], start[3:7], joints])
         qpos[2] = -self.kinematics.lowest_point(qpos)
@@ -171,6 +172,12 @@ class Body:
             "dt": self.dt,
             **{name: [round(float(value), 6) for value in values] for name, values in numbers.items()},
         }
+
+
+def _about_units(low: np.ndarray, high: np.ndarray) -> str:
+    """What to look at first where all ranges are tiny."""
+    widest = np.abs(np.stack([low, high])[np.isfinite([low, high])]).max(initial=0.0)
+    return "; or are radians read as degrees (<compiler angle='radian'/>)?" if widest < LIKE_RADIANS else ""
 
 
 def find_body(name: str) -> Body:

@@ -5,14 +5,13 @@ from collections.abc import Iterator
 import mujoco
 import numpy as np
 
-from ludus.bodies.body import Body, find_body
+from ludus.bodies.body import LIKE_RADIANS, Body, find_body
 from ludus.envs.findings import Finding
 from ludus.errors import ConfigError
 
 _HELD_SECONDS = 2.0  # for which the default pose is held in a simulation
 _TILT = 0.7  # how far up the root's z axis must still point then
 _LIKE_DEGREES = 7.0  # rad: a range beyond one turn
-_LIKE_RADIANS = 0.12  # rad: if all ranges are smaller, they were radians that were read as degrees
 _HEIGHTS = (0.1, 4.0)  # m, of a robot that stands
 _MASSES = (0.2, 1000.0)  # kg
 _FAST, _SLOW = 200.0, 10.0  # control steps a second that are unusual
@@ -61,7 +60,7 @@ def _check_units(body: Body) -> Iterator[Finding]:
     if widest > _LIKE_DEGREES:
         what = f"A joint may turn by {widest:.0f} rad: the ranges look like degrees."
         yield Finding("error", what, 'Say so in the model: <compiler angle="degree"/>.')
-    elif widest < _LIKE_RADIANS:
+    elif widest < LIKE_RADIANS:
         what = f"No joint may turn by more than {widest:.3f} rad: the ranges look like radians, read as degrees."
         yield Finding("error", what, 'Say so in the model: <compiler angle="radian"/>.')
     own = slice(body.root, body.root + len(body.bodies))

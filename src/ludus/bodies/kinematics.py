@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ludus.bodies.rotations import about_axis, multiply, rotate
 
-_DIRECTIONS = 128  # in which the outermost points of round or rough shapes are taken
+_DIRECTIONS = 256  # in which the outermost points of round or rough shapes are taken
 
 
 class _Joint(NamedTuple):
