@@ -332,8 +332,8 @@ def test_import_writes_clips_that_check_and_list_read(here: Path, capsys: pytest
     assert (clip.loop, clip.licence, clip.source) == (True, "CC0", "a test")
     motions(["list"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["name", "seconds", "fps", "loop", "where", "source", "licence"]
-    assert [line.split()[:5:4] for line in lines[1:]] == [["squat", "yours"], ["stand", "shipped"]]
+    assert lines[0].split() == ["name", "body", "seconds", "fps", "loop", "where", "source", "licence"]
+    assert [line.split()[:6:5] for line in lines[1:]] == [["squat", "yours"], ["stand", "shipped"]]
     with pytest.raises(SystemExit) as end:
         motions(["check", "squat", "squat.bvh", "--json"])
     told = json.loads(capsys.readouterr().out)
@@ -348,11 +348,11 @@ def test_your_own_clip_goes_before_a_shipped_one_and_list_says_so(
     save_clip(standing(source="me"), here / "motions" / "stand.npz")
     motions(["list"])
     _, line, told = capsys.readouterr().out.splitlines()
-    assert line.split()[4:6] == ["yours", "me"]
+    assert line.split()[5:7] == ["yours", "me"]
     assert told == "Your stand goes before the shipped one, which is called shipped:stand."
     motions(["list", "shipped:stand", str(here / "motions")])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[4] for line in lines[1:]] == ["shipped", str(here / "motions" / "stand.npz")]
+    assert [line.split()[5] for line in lines[1:]] == ["shipped", str(here / "motions" / "stand.npz")]
 
 
 def test_import_writes_over_nothing_unless_it_is_asked_to(here: Path) -> None:

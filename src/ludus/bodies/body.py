@@ -5,7 +5,7 @@ are followed, feet, default pose, motors. All the rest of Ludus asks a `Body` an
 """
 
 import copy
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import mujoco
@@ -219,7 +219,7 @@ def _version(file: Path) -> tuple[int, int]:
     return stat.st_mtime_ns, stat.st_size
 
 
-@lru_cache(maxsize=16)
+@cache
 def _read(name: str, *versions: tuple[int, int]) -> Body:
     """All parts of a run share one, as long as its files are the same."""
     file = Path(name)

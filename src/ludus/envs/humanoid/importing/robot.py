@@ -223,7 +223,7 @@ def _w_first(path: Path, body: Body, poses: Poses) -> np.ndarray:
     quats = poses.root_quat / np.linalg.norm(poses.root_quat, axis=1, keepdims=True)
     readings = {"wxyz": quats, "xyzw": quats[:, [3, 0, 1, 2]]}
     if poses.order:
-        return _not_upside_down(path, poses.order, readings[poses.order])
+        return _not_upside_down(path, poses.order, readings)
     if np.abs((readings["wxyz"] * readings["xyzw"]).sum(1)).min() > np.cos(_SAME / 2):
         return readings["wxyz"]
     upright = {order: float(np.median(_up(reading))) for order, reading in readings.items()}
@@ -239,14 +239,14 @@ def _w_first(path: Path, body: Body, poses: Poses) -> np.ndarray:
     )
 
 
-def _not_upside_down(path: Path, order: str, reading: np.ndarray) -> np.ndarray:
-    other = reading[:, [1, 2, 3, 0]] if order == "wxyz" else reading[:, [3, 0, 1, 2]]
-    if np.median(_up(reading)) < -_UPRIGHT < _UPRIGHT < np.median(_up(other)):
+def _not_upside_down(path: Path, order: str, readings: dict[str, np.ndarray]) -> np.ndarray:
+    other = readings["xyzw" if order == "wxyz" else "wxyz"]
+    if np.median(_up(readings[order])) < -_UPRIGHT < _UPRIGHT < np.median(_up(other)):
         raise DataError(
             f"{path}: read as {order} the robot stands on its head, read the other way on its feet. Say which is "
             "meant: ludus motions import … --quaternion wxyz (or xyzw)."
         )
-    return reading
+    return readings[order]
 
 
 def _up(quats: np.ndarray) -> np.ndarray:
