@@ -118,9 +118,7 @@ def _check_contacts(body: Body) -> Iterator[Finding]:
     pairs = {_pair(body, contact) for contact in data.contact if not floor & {int(g) for g in contact.geom}}
     if pairs:
         told = "; ".join(sorted(pairs)[:5])
-        fix = (
-            f"In the default pose they push each other apart. Leave the pair out: exclude = [[{_quoted(pairs)}]]."
-        )
+        fix = f"They push each other apart. Leave the pairs out: exclude = [{_quoted(pairs)}]."
         yield Finding("warning", f"In the default pose parts touch: {told}.", fix)
     else:
         yield Finding("ok", "In the default pose no part of it touches another.")
@@ -132,7 +130,7 @@ def _pair(body: Body, contact: mujoco.MjContact) -> str:
 
 
 def _quoted(pairs: set[str]) -> str:
-    return ", ".join(f'"{name}"' for name in sorted(pairs)[0].split(" and "))
+    return ", ".join("[" + ", ".join(f'"{name}"' for name in pair.split(" and ")) + "]" for pair in sorted(pairs))
 
 
 def _check_time(body: Body) -> Iterator[Finding]:
