@@ -2,6 +2,7 @@
 
 import csv
 import json
+import warnings
 from pathlib import Path
 
 import mujoco
@@ -223,6 +224,26 @@ def test_bvh_keeps_every_limbs_direction(tmp_path: Path, skeleton: Skeleton, fra
                 got = got - ours[i, BODIES.index(f"{side.lower()}_{our_start}")]
                 cosine = wanted @ got / np.linalg.norm(wanted) / np.linalg.norm(got)
                 assert cosine > np.cos(np.radians(1.5)), (i, side, start)
+
+
+def test_an_added_pose_before_the_motion_is_left_out_and_said(tmp_path: Path) -> None:
+    """As conversions of CMU's clips have it: a T-pose with legs and hands set by hand, in whole degrees."""
+    motion: list[Frame] = [
+        {part: (x + 0.37, y + 0.37, z + 0.37) for part, (x, y, z) in frame.items()} for frame in cmu_frames()[10:]
+    ]
+    added: Frame = {
+        "root": motion[0]["root"],
+        "LeftUpLeg": (-21, 0, 0),
+        "RightUpLeg": (21, 0, 0),
+        "Head": (0, 0, 11),
+    }
+    with pytest.warns(UserWarning, match="T-pose that was added"):
+        (clip,) = import_motion(write_bvh(tmp_path / "added.bvh", CMU_SKELETON, [added, *motion], 30))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (alone,) = import_motion(write_bvh(tmp_path / "alone.bvh", CMU_SKELETON, motion, 30))
+        import_motion(write_bvh(tmp_path / "begun.bvh", CMU_SKELETON, cmu_frames(), 30))  # begins in such a pose
+    np.testing.assert_array_equal(clip.joint_pos, alone.joint_pos)
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,21 @@ Zero poses differ: CMU's is a T-pose, in LAFAN1's all bones point the same way. 
 where bones point in their own frame; how limbs are turned about themselves is read off the planes they bend in.
 """
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ludus.bodies.rotations import about_axis, multiply, rotate, rotate_back
-from ludus.envs.humanoid.importing.bvh_file import Bvh, parse_bvh, rest_positions, world_poses
+from ludus.envs.humanoid.importing.bvh_file import (
+    Bvh,
+    begins_with_rest_pose,
+    parse_bvh,
+    rest_positions,
+    world_poses,
+)
 from ludus.envs.humanoid.importing.hinges import axis
 from ludus.envs.humanoid.importing.motion import Motion
 from ludus.envs.humanoid.importing.retarget import LIMBS, from_rotations, limb_plane, our_leg, shortest_turn
@@ -51,6 +58,9 @@ class _Source:
 
 def read_bvh(path: Path, text: str) -> Motion:
     bvh = parse_bvh(path, text)
+    if begins_with_rest_pose(bvh):
+        warnings.warn(f"{path}: its first frame is a T-pose that was added, and is left out.", stacklevel=2)
+        bvh = replace(bvh, values=bvh.values[1:])
     positions, rotations = world_poses(bvh)
     turn = _TURN.expand_as(rotations)
     source = _Source(

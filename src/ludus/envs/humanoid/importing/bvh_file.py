@@ -15,6 +15,8 @@ _CHANNELS = {f"{letter}{kind}": (kind, letter.lower()) for letter in "XYZ" for k
 _BY_LOWER = {channel.lower(): channel for channel in _CHANNELS}
 _MOST_CHANNELS = 6  # of a joint
 _LARGEST = torch.finfo(torch.float32).max
+_WHOLE_DEGREES = 1e-3  # that angles of an added pose may be away from whole ones
+_REST_JUMP_DEGREES, _REST_JUMP_TIMES = 10.0, 5.0  # from it to the motion: at least, and of a usual step
 
 
 @dataclass
@@ -27,6 +29,8 @@ class Joint:
 
 @dataclass(frozen=True)
 class Bvh:
+    """A file's content."""
+
     joints: list[Joint]  # ends of chains are joints too, called after their parent with _end
     frame_time: float  # s
     values: Tensor  # [frames, channels]
@@ -100,6 +104,22 @@ def _numbers(path: Path, line: int, words: list[str], count: int) -> list[float]
     if not all(abs(value) <= _LARGEST for value in values):
         raise DataError(f"{path}: line {line} holds something that is not a finite number.")
     return values
+
+
+def begins_with_rest_pose(bvh: Bvh) -> bool:
+    """Whether a T-pose was put before the motion, as conversions of CMU's clips have it: it is no part of it.
+
+    It was made by hand, so all its angles are whole degrees; and the motion begins far from it.
+    """
+    turns = [channel for joint in bvh.joints for channel in joint.channels]
+    columns = [i for i, channel in enumerate(turns) if _CHANNELS[channel][0] != "position"]
+    if len(bvh.values) < 4 or not columns:
+        return False
+    angles = bvh.values[:, columns]
+    around = (angles.diff(dim=0) + 180).remainder(360) - 180  # degrees, the shorter way
+    steps = around.abs().amax(dim=1)
+    by_hand = float((angles[0] - angles[0].round()).abs().max()) < _WHOLE_DEGREES
+    return by_hand and float(steps[0]) > max(_REST_JUMP_DEGREES, _REST_JUMP_TIMES * float(steps[1:].median()))
 
 
 def world_poses(bvh: Bvh) -> tuple[Tensor, Tensor]:
