@@ -231,12 +231,8 @@ def test_an_added_pose_before_the_motion_is_left_out_and_said(tmp_path: Path) ->
     motion: list[Frame] = [
         {part: (x + 0.37, y + 0.37, z + 0.37) for part, (x, y, z) in frame.items()} for frame in cmu_frames()[10:]
     ]
-    added: Frame = {
-        "root": motion[0]["root"],
-        "LeftUpLeg": (-21, 0, 0),
-        "RightUpLeg": (21, 0, 0),
-        "Head": (0, 0, 11),
-    }
+    legs: Frame = {"LeftUpLeg": (-21, 0, 0), "RightUpLeg": (21, 0, 0)}
+    added: Frame = {"root": motion[0]["root"], "Head": (0, 0, 11), **legs}
     with pytest.warns(UserWarning, match="T-pose that was added"):
         (clip,) = import_motion(write_bvh(tmp_path / "added.bvh", CMU_SKELETON, [added, *motion], 30))
     with warnings.catch_warnings():
