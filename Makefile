@@ -17,12 +17,14 @@ help:  ## show the verbs
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 # Torch first and pinned: an unpinned torch would pull gigabytes of CUDA libraries onto machines without a GPU.
+# Of mjlab the G1's model alone is used.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Ludus needs Python 3.11 or newer; say which with: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[all,dev,docs]'
+	$(BIN)/pip install --quiet -c constraints.txt --no-deps mjlab
 	@touch $@
 
 install: $(VENV)/.installed  ## set up .venv with everything but the benchmarks' peers

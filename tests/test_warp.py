@@ -1,7 +1,6 @@
 """MuJoCo Warp behind the simulator's interface, on the CPU: the physics is that of the threads, in float32."""
 
 from collections.abc import Callable
-from importlib.resources import files
 from typing import Any
 
 import mujoco
@@ -13,6 +12,7 @@ pytest.importorskip("mujoco_warp", reason="MuJoCo Warp is not installed: pip ins
 
 import warp
 
+from ludus.bodies import find_body
 from ludus.envs import make_vec_env
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.kuka.config import KukaConfig
@@ -33,7 +33,7 @@ POSITIONS = ("qpos", "qvel", "xpos", "xquat", "xmat", "geom_xpos")
 
 def load(name: str) -> mujoco.MjModel:
     if name == "humanoid-body":
-        return mujoco.MjModel.from_xml_path(str(files("ludus") / "envs" / "humanoid" / "body.xml"))
+        return find_body("humanoid").new_model()
     return mujoco.MjModel.from_xml_path(str(scene_path())) if name == "kuka" else load_model(TASKS[name].xml)
 
 
