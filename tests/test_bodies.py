@@ -143,6 +143,14 @@ def test_a_body_is_what_its_files_say(write: Callable[..., Path]) -> None:
     assert find_body(str(write())) is not body  # the file was written anew
 
 
+def test_a_floor_is_solid_whatever_the_models_defaults_are(write: Callable[..., Path]) -> None:
+    defaults = '<default><geom contype="0" conaffinity="0" rgba="1 0 0 1"/></default><worldbody>'
+    model = find_body(str(write(("<worldbody>", defaults)))).model
+    floor = model.geom("floor")
+    assert int(floor.contype[0]) == int(floor.conaffinity[0]) == 1
+    np.testing.assert_allclose(floor.rgba, [0.5, 0.5, 0.5, 1])  # which lets its material show
+
+
 @G1
 def test_the_g1_has_the_gains_that_mjlab_gives_it() -> None:
     """Figures of mjlab 1.6: stiffness, damping, effort, and the angle that an action of 1 adds."""

@@ -173,8 +173,11 @@ def add_floor(spec: mujoco.MjSpec) -> None:
     )  # fmt: skip
     ground = spec.add_material(name="ludus_ground", texrepeat=[1, 1], texuniform=True, reflectance=0.05)
     ground.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "ludus_ground"
+    # Whatever the model's defaults are, this one is solid and of its own colour (a grey that stands for none).
     spec.worldbody.add_geom(
-        name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 1], material="ludus_ground"
-    )
+        name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 1], material="ludus_ground",
+        rgba=[0.5, 0.5, 0.5, 1], contype=1, conaffinity=1, condim=3, group=0,
+    )  # fmt: skip
     spec.visual.headlight.ambient, spec.visual.headlight.diffuse = [0.35] * 3, [0.5] * 3
-    spec.worldbody.add_light(name="ludus_sun", pos=[0, -3, 8], dir=[0, 0.35, -1], diffuse=[0.6, 0.6, 0.6])
+    sun = spec.worldbody.add_light(name="ludus_sun", pos=[0, -3, 8], dir=[0, 0.35, -1], diffuse=[0.6] * 3)
+    sun.type = mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
