@@ -35,11 +35,15 @@ ALL: dict[str, Any] = {
     "motors": {"kind": "motor_strength", "scale": [0.7, 1.3]},
     "latency": {"kind": "latency", "steps": [0, 2]},
     "noise": {"kind": "observation_noise", "std": 0.01},
+    "centre": {"kind": "centre_of_mass", "shift": [0.02, 0.02, 0.02]},
 }
 KUKA_ALL = ALL | {"push": {"kind": "push", "joints": ["cube"], "speed": 0.3, "every": [3, 9]}}
 HOPPER_ALL = ALL | {"push": {"kind": "push", "joints": ["rootx", "rootz"], "speed": 0.3, "every": [3, 9]}}
 ANT_ALL = ALL | {"push": {"kind": "push", "joints": ["root"], "speed": 0.3, "every": [3, 9]}}
-BODY_ALL = ALL | {"push": {"kind": "push", "joints": ["root"], "speed": 0.3, "every": [3, 9]}}
+BODY_ALL = ALL | {
+    "push": {"kind": "push", "speed": 0.3, "turning": 0.4, "every": [3, 9]},
+    "zero": {"kind": "joint_offset", "most": 0.02},
+}
 
 
 def make(config: EnvConfig, rows: int = 8, evaluation: bool = False) -> SimTask:
@@ -413,14 +417,17 @@ def test_an_evaluation_is_randomised_as_the_task_or_as_is_said(tmp_path: Path) -
         ({"m": {"kind": "latency", "steps": [0, 10**6]}}, "at most 1000"),
         ({"m": {"kind": "latency", "steps": [0.5, 1]}}, "must be a whole number"),
         ({"m": {"kind": "observation_noise", "terms": ["cub"]}}, "Did you mean 'cube'"),
-        ({"m": {"kind": "push"}}, "name the joints"),
+        ({"m": {"kind": "push", "turning": -1}}, "at least 0"),
         ({"m": {"kind": "push", "joints": ["cub"]}}, "Did you mean 'cube'"),
+        ({"m": {"kind": "centre_of_mass", "shift": [0.1]}}, "must be three numbers"),
+        ({"m": {"kind": "joint_offset", "terms": ["joint"]}}, "no observation term 'joint' of joints"),
+        ({"m": {"kind": "joint_offset", "actuators": ["nobody"]}}, "has no actuator 'nobody'"),
         ({"m": {}}, "needs"),
         ({"m": 3}, "needs"),
         ({"m": {"kind": "term_modules:NoDataclass"}}, "must be a dataclass"),
         ({"m": {"kind": "term_modules:high"}}, "must be a dataclass"),
     ],
-    ids=range(19),
+    ids=range(22),
 )
 def test_what_makes_no_sense_is_a_sentence(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):

@@ -145,7 +145,7 @@ def _randomized(env: EnvConfig, randomization: str | dict[str, Any] | None) -> E
         randomization = getattr(find_preset(name).config.env, "randomization", {})
         if not randomization:
             raise ConfigError(f"The preset {name!r} randomises nothing.")
-    return replace(env, randomization=randomization)
+    return replace(env, randomization=randomization, eval_randomized=True)
 
 
 def cast_of(measurement: Measurement, most: int = 3) -> Cast | None:

@@ -20,6 +20,7 @@ from ludus.envs.config import (
     PettingZooConfig,
     VecConfig,
 )
+from ludus.envs.mujoco.settings import TermSettings
 from ludus.errors import ConfigError
 from ludus.ranges import check_fields
 
@@ -130,6 +131,8 @@ def make_eval_env(
     config: EnvConfig, episodes: int, device: "torch.device | str" = "cpu", starts: slice = slice(None)
 ) -> "VecEnv":
     """Environments for so many episodes, no more of them than in training; or for these `starts`, if fixed."""
+    if isinstance(config, TermSettings) and not config.eval_randomized:
+        config = dataclasses.replace(config, randomization={})
     if isinstance(config, KukaConfig) and sees_by_warp(config, device):
         config = dataclasses.replace(config, simulator="warp")  # another renderer's images look a little different
     elif isinstance(config, _SIMULATED):

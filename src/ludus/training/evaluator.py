@@ -14,7 +14,7 @@ from ludus import ranks
 from ludus.config import TrainConfig, to_dict
 from ludus.envs import make_eval_env
 from ludus.envs.abilities import describe_starts, names_of_few, start_words
-from ludus.envs.config import NOT_JUDGED, EnvConfig
+from ludus.envs.config import NOT_JUDGED, SAY_NOTHING, EnvConfig
 from ludus.envs.gym.config import GymConfig
 from ludus.envs.mujoco.settings import TABLES
 from ludus.envs.vec import Step, VecEnv, derive_seed
@@ -46,7 +46,28 @@ class Evaluation:
     rows: int = 0  # that played side by side
 
     def summary(self) -> dict[str, float]:
-        """Means, and a 95 % confidence interval of the success rate where the task has one."""
+        """Means, and a 95 % confidence interval of the success rate where the task has one.
+
+        Of episodes that show what was kept out of the training (label `unseen`), apart: test_….
+        """
+        unseen = self.labels.get("unseen", [])
+        if not any(unseen):
+            return self._means()
+        known, test = (self._chosen([i for i, v in enumerate(unseen) if bool(v) == which]) for which in (0, 1))
+        told = {f"test_{name}": value for name, value in test._means().items() if "/" not in name}
+        return known._means() | told
+
+    def _chosen(self, places: Sequence[int]) -> "Evaluation":
+        """Some of the episodes, for means over them."""
+        return Evaluation(
+            returns=[self.returns[i] for i in places],
+            lengths=[self.lengths[i] for i in places],
+            metrics={name: [values[i] for i in places] for name, values in self.metrics.items()},
+            labels={name: [values[i] for i in places] for name, values in self.labels.items()},
+            cut={new for new, i in enumerate(places) if i in self.cut},
+        )
+
+    def _means(self) -> dict[str, float]:
         result: dict[str, float] = {}
         metrics = dict(self.metrics)
         if "success" in metrics:  # who was cut has not succeeded
@@ -273,7 +294,8 @@ def judged_task(config: EnvConfig) -> str:
     """The same for two configurations if evaluations in them can be compared."""
     settings = to_dict(config).items()
     # Empty tables say nothing: runs from before there were any are judged alike.
-    judged = {k: v for k, v in settings if k not in NOT_JUDGED and not (k in TABLES and not v)}
+    said = {k: v for k, v in settings if k not in NOT_JUDGED and not (k in TABLES and not v)}
+    judged = {k: v for k, v in said.items() if k not in SAY_NOTHING or v != SAY_NOTHING[k]}
     return hashlib.sha256(json.dumps(judged, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ludus.bodies import Body, find_body
 from ludus.bodies.body import SHIPPED_BODIES
+from ludus.bodies.mirror import mirror_of
 from ludus.envs.humanoid.npz import read_npz
 from ludus.errors import DataError, plain_text
 from ludus.files import write_whole
@@ -124,6 +125,16 @@ def load_clip(path: Path, body: Body | None = None) -> Clip:
 def with_unit_rotations(clip: Clip) -> Clip:
     """The same clip: files are rounded, but a heading or a product takes rotations to be of unit length."""
     return replace(clip, root_quat=clip.root_quat / np.linalg.norm(clip.root_quat, axis=1, keepdims=True))
+
+
+MIRRORED = "~mirrored"  # after the name of a clip
+
+
+def mirrored(clip: Clip) -> Clip:
+    """The same motion with left and right exchanged; refused of a body that is not symmetric."""
+    qpos = mirror_of(clip.body).qpos(clip.qpos)
+    parts = {"root_pos": qpos[:, :3], "root_quat": qpos[:, 3:7], "joint_pos": qpos[:, 7:]}
+    return replace(clip, name=clip.name + MIRRORED, **parts)  # type: ignore[arg-type]
 
 
 def _named_body(path: Path, values: dict[str, np.ndarray]) -> Body:

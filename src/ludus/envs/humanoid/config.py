@@ -48,6 +48,15 @@ class HumanoidConfig(TermSettings):
     """What imitates: humanoid, g1, or a file of yours (robot.toml, robot.xml); 'ludus body check' looks at one."""
     clips: str = "all"
     """What to imitate: names, files or folders, with commas between; all: the clips that ship with Ludus."""
+    test_clips: str = ""
+    """Clips that are kept out of the training: patterns of their names with * and ?, with commas between ("*7_*").
+    Evaluations play them beside the others and tell of them apart: test_success_rate, test_completion, …"""
+    mirror: bool = False
+    """Train on every clip mirrored, too (left and right exchanged); evaluations play the originals alone."""
+    playback: Annotated[tuple[float, ...], Range(above=0, most=10, longest=2)] = (1.0, 1.0)
+    """The slowest and the fastest rate at which a clip is played; an episode of training draws one (0.8 1.25)."""
+    start_noise: Annotated[float, Range(0, 10)] = 0.0
+    """Start beside the reference in training; 1: root ±5 cm, ±0.1 rad (yaw ±0.2) and ±0.5 m/s, joints ±0.1 rad."""
     goal: Literal["track", "speed"] = "track"
     """track: follow a clip pose by pose. speed: move forward at a speed that is asked for, in any way."""
     speed: Annotated[tuple[float, ...], Range(0, 100, longest=2)] = (0.8, 1.6)
@@ -74,6 +83,9 @@ class HumanoidConfig(TermSettings):
     """Environment steps between such changes, each after an evaluation of its own; 0: after every evaluation."""
     resample_floor: Annotated[float, SHARE] = 0.1
     """Share of the starts that stays spread evenly over the clips, whatever fails."""
+    resample_spread: Annotated[float, SHARE] = 0.0
+    """Share of the clips that must fail before failures draw all starts that the floor leaves; 0: one is enough.
+    With 1,000 clips take 0.05: a few that nobody can follow do not take the others' starts."""
     resample_smoothing: Annotated[float, SHARE] = 0.5
     """Weight of the newest evaluation's failures against those before."""
     eval_starts: Annotated[int, Range(1, 10_000)] = 8

@@ -27,6 +27,15 @@ _MPJPE = Measure("mpjpe", "MPJPE", "mm")
 _POSE = Measure("pose_error", "pose", "mm", everywhere=False)
 _CURVES = (
     Curves(
+        "Share of the frames before failing",
+        {
+            "training": "rollout/completion",
+            "evaluation": "eval/completion",
+            "unseen clips": "eval/test_completion",
+        },
+    ),
+    Curves("Success on unseen clips", {"seen": "eval/success_rate", "unseen": "eval/test_success_rate"}),
+    Curves(
         "MPJPE: mean distance to the reference (mm)",
         {
             "training": "rollout/mpjpe",
@@ -63,6 +72,8 @@ CLIPS = Table(
         Column("episodes", "episodes", lambda v: f"{v:,.0f}"),
         Column("success", "success_rate", _percent, bar=True),
         Column("strict", "success_strict", _percent, bar=True),
+        Column("completed", "completion", _percent, bar=True),
+        Column("unseen", "unseen", lambda v: "yes" if v else "", hint="Unseen: kept out of the training."),
         Column("MPJPE", "mpjpe", _millimetres, "mm"),
         Column("local", "mpjpe_local", _millimetres, "mm"),
         Column("aligned", "mpjpe_aligned", _millimetres, "mm"),
@@ -76,6 +87,7 @@ CLIPS = Table(
     rules=(
         f"Success: the bodies' mean distance to the reference never exceeded {MEAN_DISTANCE} m.",
         f"Strict: nor did any body's exceed {ANY_DISTANCE} m.",
+        "Completed: share of the frames before it failed.",
     ),
     meaning="MPJPE is the bodies' mean distance in the world; local: with the roots in one place; "
     "aligned: after the best rotation, scale and shift.",

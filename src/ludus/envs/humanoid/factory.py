@@ -1,21 +1,24 @@
 """A group of bodies that imitate motion, as a configuration asks for it."""
 
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import torch
+from torch import Tensor
 
 from ludus.bodies import Body, find_body
 from ludus.envs.humanoid.catalogue import find_files, load_all
-from ludus.envs.humanoid.clip import Clip
+from ludus.envs.humanoid.clip import Clip, mirrored
 from ludus.envs.humanoid.config import HumanoidConfig
-from ludus.envs.humanoid.mimic import MimicTask, evaluation_plan
-from ludus.envs.humanoid.motions import MotionLibrary
+from ludus.envs.humanoid.mimic import ClipRoles, MimicTask, evaluation_plan
+from ludus.envs.humanoid.motions import MotionLibrary, mean_pose
 from ludus.envs.humanoid.speed import SpeedTask
 from ludus.envs.humanoid.task import HumanoidTask
 from ludus.envs.mujoco.settings import SimulatorChoice
 from ludus.envs.mujoco.simulator import make_simulator, wants_warp
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, did_you_mean
 from ludus.ranges import check_fields
 
 
@@ -31,8 +34,9 @@ def make_humanoid(
     _check(config)
     on_warp = wants_warp(config.simulator, device, num_envs)
     simulator: SimulatorChoice = "warp" if on_warp else "threads"
-    library = library_of(config, device if on_warp else "cpu")
-    if evaluation and config.goal == "track":
+    tried = evaluation and config.goal == "track"
+    library = library_of(config, device if on_warp else "cpu", tried)
+    if tried:
         plan = evaluation_plan(config, library)[0]
         if starts.step and len(plan) < starts.step:  # then every rank plays all
             starts = slice(None)
@@ -40,16 +44,64 @@ def make_humanoid(
     body = library.body
     sim = make_simulator(body.new_model(), num_envs, body.substeps, threads, device, simulator, "positions")
     if config.goal == "track":
-        return MimicTask(config, library, sim, evaluation, starts)
-    return SpeedTask(config, library, sim, evaluation)
+        seen, unseen = clip_sets(config)
+        roles = ClipRoles(len(seen), tuple(clip.name for clip in unseen))
+        task: HumanoidTask = MimicTask(config, library, sim, evaluation, starts, roles)
+    else:
+        task = SpeedTask(config, library, sim, evaluation)
+    if tried and (config.test_clips or config.mirror):  # other clips than those of the training
+        task.act_around(trained_pose(config))
+    return task
 
 
-def library_of(config: HumanoidConfig, device: torch.device | str) -> MotionLibrary:
-    """The clips of a configuration, laid out for as long as an episode can look ahead."""
+def library_of(config: HumanoidConfig, device: torch.device | str, evaluation: bool = False) -> MotionLibrary:
+    """The clips of a configuration, laid out for as long as an episode can look ahead.
+
+    Groups of one run, and its evaluations where they play the same clips, share it while one of them lives.
+    """
     body = find_body(config.body)
-    versions = tuple((path.absolute(), *_version(path)) for path in find_files(config.clips, body))
-    ahead = body.dt * (max(config.future) + config.window + 1)
-    return MotionLibrary(_clips(versions, body), body.dt * config.max_steps, device, ahead)
+    fastest = max(1.0, *config.playback)
+    seconds, ahead = (body.dt * fastest * n for n in (config.max_steps, max(config.future) + config.window + 1))
+    chosen = config.test_clips, config.mirror, evaluation and bool(config.test_clips or config.mirror)
+    key = (_versions(config, body), body, *chosen, seconds, ahead, str(device))
+    library = _libraries.get(key)
+    if library is None:
+        library = _libraries[key] = MotionLibrary(played_clips(config, evaluation), seconds, device, ahead)
+    return library
+
+
+_libraries: WeakValueDictionary[tuple[object, ...], MotionLibrary] = WeakValueDictionary()
+
+
+def played_clips(config: HumanoidConfig, evaluation: bool) -> tuple[Clip, ...]:
+    """In training those that are seen, and their mirrored ones; in an evaluation the seen and then the unseen."""
+    seen, unseen = clip_sets(config)
+    return seen + (unseen if evaluation else tuple(map(mirrored, seen)) if config.mirror else ())
+
+
+def trained_pose(config: HumanoidConfig) -> Tensor:
+    """[joints] what absolute actions are added to: the mean pose of the clips of the training."""
+    return mean_pose(played_clips(config, evaluation=False))
+
+
+def clip_sets(config: HumanoidConfig) -> tuple[tuple[Clip, ...], tuple[Clip, ...]]:
+    """(the clips that are trained on, those that are kept out)."""
+    body = find_body(config.body)
+    clips = _clips(_versions(config, body), body)
+    patterns = [part.strip() for part in config.test_clips.split(",") if part.strip()]
+    for pattern in patterns:
+        if not any(fnmatchcase(clip.name, pattern) for clip in clips):
+            hint = did_you_mean(pattern, [clip.name for clip in clips])
+            raise ConfigError(f"--env.test-clips names {pattern!r}, which means none of the clips.{hint}")
+    unseen = {clip.name for clip in clips if any(fnmatchcase(clip.name, pattern) for pattern in patterns)}
+    seen = tuple(clip for clip in clips if clip.name not in unseen)
+    if not seen:
+        raise ConfigError(f"--env.test-clips {config.test_clips} leaves no clip to train on: keep fewer out.")
+    return seen, tuple(clip for clip in clips if clip.name in unseen)
+
+
+def _versions(config: HumanoidConfig, body: Body) -> tuple[tuple[Path, int, int], ...]:
+    return tuple((path.absolute(), *_version(path)) for path in find_files(config.clips, body))
 
 
 def _version(path: Path) -> tuple[int, int]:
@@ -73,6 +125,15 @@ def _check(config: HumanoidConfig) -> None:
         raise ConfigError(
             "--env.goal speed follows no clip: take --env.actions absolute, "
             "and --env.discriminate motion, or nothing to be paid for the speed alone."
+        )
+    if len(config.playback) != 2 or config.playback[0] > config.playback[1]:
+        raise ConfigError(
+            f"--env.playback is {config.playback}; it needs the slowest rate and the fastest: 0.8 1.25."
+        )
+    if config.playback != (1.0, 1.0) and (config.goal == "speed" or config.discriminate == "motion"):
+        raise ConfigError(
+            "--env.playback changes the rate at which a clip is followed; --env.goal speed follows none, and the "
+            "windows of --env.discriminate motion show clips as they are. Leave it at 1 1."
         )
     if len(config.speed) != 2 or config.speed[0] > config.speed[1]:
         raise ConfigError(f"--env.speed is {config.speed}; it needs the slowest and the fastest, in m/s.")

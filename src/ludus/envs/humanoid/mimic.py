@@ -1,7 +1,7 @@
 """Follow a clip of motion, pose by pose."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +38,15 @@ OBSERVATIONS = {
 }
 
 
+class ClipRoles(NamedTuple):
+    """The first clips of a library are trained on and evaluated. In training their mirrored ones follow, in an
+    evaluation those that were kept out of the training.
+    """
+
+    seen: int
+    unseen: tuple[str, ...] = ()  # names
+
+
 class MimicTask(HumanoidTask):
     """Reward for being where the reference is; an episode ends when the body has lost it."""
 
@@ -48,18 +57,19 @@ class MimicTask(HumanoidTask):
         sim: Simulator,
         evaluation: bool = False,
         starts: slice = slice(None),
+        roles: ClipRoles | None = None,
     ) -> None:
-        """`starts`: of the episodes of an evaluation, those that these rows play."""
+        """`starts`: of the episodes of an evaluation, those that these rows play. `roles`: all clips are seen."""
         goal_size = 2 + len(config.future) * _seen_size(library.body)
-        super().__init__(f"{library.body.name}-mimic", config, library, sim, goal_size)
-        self._evaluation = evaluation
+        super().__init__(f"{library.body.name}-mimic", config, library, sim, goal_size, evaluation)
+        self._roles = roles or ClipRoles(len(library))
         if config.discriminate == "error":
             self._hold_motion(_error_size(self.body))
         self.memory["error_sum"] = torch.zeros(self.num_rows, device=self.device)  # m, of the episode so far
         self._measures = self._new_measures() if evaluation else None
         self.fixed_starts, self.own_starts = evaluation, starts
         if evaluation:
-            self.labels = ("weight", "clip", "ended")
+            self.labels = ("weight", "clip", "ended", *["unseen"] * bool(self._roles.unseen))
             plan = evaluation_plan(config, library)
             self._plan = [tensor[starts].to(self.device) for tensor in plan]
             self._tries = torch.bincount(plan[0], minlength=len(library)).to(self.device)  # of each clip
@@ -97,11 +107,11 @@ class MimicTask(HumanoidTask):
         return torch.stack([angle.sin(), angle.cos()], dim=1).float()
 
     def _ahead(self, rows: Rows, steps: int) -> Reference:
-        return self.library.at(self.memory["clip"][rows], self.memory["time"][rows] + steps * self.body.dt)
+        return self.library.reference_of(self.rows_ahead(rows, steps))
 
     # Worth --------------------------------------------------------------------------------------
     def measure(self) -> dict[str, Tensor]:
-        self.memory["time"] += self.body.dt
+        self.memory["time"] += self.clip_dt
         reference = self.library.reference_of(self._next)  # it was one step ahead, and now is the present
         qpos, qvel, bodies = self._qpos.float(), self._qvel.float(), self.key_places().float()
         distance = torch.linalg.vector_norm(bodies - reference.body_pos, dim=-1)  # [rows, key bodies]
@@ -143,13 +153,28 @@ class MimicTask(HumanoidTask):
         return (distance > self.config.termination).any(dim=1)
 
     def _metrics(self, bodies: Tensor, reference: Reference, distance: Tensor, lost: Tensor) -> dict[str, Tensor]:
+        completion = {"completion": self._completion(lost)}
         if self._measures is None:
             steps = self.elapsed.clamp(min=1)
-            return {"success": (~lost).float(), "mpjpe": 1000 * self.memory["error_sum"] / steps}
+            return {"success": (~lost).float(), "mpjpe": 1000 * self.memory["error_sum"] / steps} | completion
         self._measures.add(bodies, reference.body_pos)
         clip = self.memory["clip"]
         labels = {"weight": 1 / self._tries[clip], "clip": clip.float(), "ended": self.memory["time"].float()}
-        return self._measures.results(lost) | labels
+        if self._roles.unseen:
+            labels["unseen"] = (clip >= self._roles.seen).float()
+        return self._measures.results(lost) | completion | labels
+
+    def _completion(self, lost: Tensor) -> Tensor:
+        """[rows] the frames that were followed so far, as a share of all that the episode may have."""
+        return ((self.elapsed - lost.long()) / self._planned_steps()).clamp(max=1.0).float()
+
+    def _planned_steps(self) -> Tensor:
+        """[rows] control steps of the episode if it is followed to its end."""
+        if self._evaluation:
+            return self._plan[2]
+        dt = self.clip_dt
+        left = self.library.ends[self.memory["clip"]] - (self.memory["time"] - self.elapsed * dt)
+        return (left / dt + 1e-6).floor().clamp(1, self.max_steps)
 
     def _remember_error(self, reference: Reference, qpos: Tensor, qvel: Tensor, bodies: Tensor) -> None:
         """What a differential discriminator sees: all of it is zero where the reference is met.
@@ -175,12 +200,20 @@ class MimicTask(HumanoidTask):
             torch.tensor(values, dtype=torch.float64, device=self.device)
             for values in (labels["clip"], labels["ended"], metrics["success"])
         )
-        self.starts.learn(clip.long(), ended, success < 0.5)
+        clip, failed, seen = clip.long(), success < 0.5, self._roles.seen
+        trained = clip < seen  # the others are none of the training's business
+        clip, ended, failed = clip[trained], ended[trained], failed[trained]
+        if self.config.mirror:  # what is hard is so in a mirror, too
+            clip, ended, failed = torch.cat([clip, clip + seen]), ended.repeat(2), failed.repeat(2)
+        self.starts.learn(clip, ended, failed)
         return True
 
     def tabulate(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> list[dict[str, Any]]:
-        shares = None if self._evaluation else self.starts.shares().tolist()
-        return clip_table(self.library.names, labels["clip"], metrics, shares)
+        seen, unseen = self._roles
+        shares = None
+        if not self._evaluation:  # mirrored clips are counted with their originals
+            shares = self.starts.shares().view(-1, seen).sum(0).tolist()
+        return clip_table([*self.library.names[:seen], *unseen], labels["clip"], metrics, shares, unseen)
 
     def describe_starts(self) -> dict[str, Tensor]:
         """Which clip is followed, and from which second of it."""
@@ -210,7 +243,7 @@ class MimicTask(HumanoidTask):
     def out_of_time(self) -> Tensor:
         if self._evaluation:
             return self.elapsed >= self._plan[2]
-        ended = self.memory["time"] + self.body.dt > self.library.ends[self.memory["clip"]]
+        ended = self.memory["time"] + self.clip_dt > self.library.ends[self.memory["clip"]]
         return ended | (self.elapsed >= self.max_steps)
 
 

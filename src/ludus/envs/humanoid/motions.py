@@ -5,20 +5,22 @@ all bodies are. Reading it is then two rows of a table and a line between them. 
 long as an episode can last, each cycle beginning where the one before ended, so that nothing has to wrap around.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import psutil
 import torch
 from torch import Tensor
 
 from ludus.bodies.rotations import conjugate, heading, multiply, rotate, rotation_vector
 from ludus.envs.humanoid.clip import Clip, with_unit_rotations
 from ludus.envs.humanoid.seam import cycle_later
-from ludus.errors import DataError
+from ludus.errors import ConfigError, DataError
 
 BIN_SECONDS = 1.0  # failures are counted for so long a part of a clip
+_FRAMES_AT_ONCE = 8192  # whose bodies are found together: a thousand short clips one by one would take a minute
 
 
 class Reference(NamedTuple):
@@ -53,9 +55,10 @@ class MotionLibrary:
         joints, bodies = len(self.body.joints), len(self.body.key)
         self._widths = [7 + joints, 6 + joints, 3 * bodies, 4 * bodies]
         self.device = torch.device(device)
-        tables = [_table(clip, seconds, ahead) for clip in clips]
-        lengths = torch.tensor([len(table) for table in tables])
-        self.table = torch.cat(tables).to(self.device, torch.float32)  # [frames of all clips, width]
+        laid_out = [_laid_out(clip, seconds, ahead) for clip in clips]
+        lengths = torch.tensor([clip.frames for clip in laid_out])
+        _refuse_too_large(int(lengths.sum()), sum(self._widths), self.device)
+        self.table = torch.cat(list(_tables(laid_out, clips))).to(self.device)  # [frames of all clips, width]
         self._first = (lengths.cumsum(0) - lengths).to(self.device)
         self._last = (lengths - 2).to(self.device)  # the last frame that has one after it
         self._fps = torch.tensor([clip.fps for clip in clips], dtype=torch.float64, device=self.device)
@@ -69,8 +72,12 @@ class MotionLibrary:
 
     def mean_pose(self) -> Tensor:
         """[joints] the mean angles, all clips alike."""
-        means = [torch.as_tensor(clip.joint_pos.mean(0)) for clip in self.clips]
-        return torch.stack(means).mean(0).to(self.device, torch.float32)
+        return mean_pose(self.clips).to(self.device)
+
+    @property
+    def velocities(self) -> slice:
+        """Columns of the table that grow with the rate at which a clip is played."""
+        return slice(self._widths[0], self._widths[0] + self._widths[1])
 
     def rows(self, clip: Tensor, time: Tensor) -> Tensor:
         """[n, width] of the clips `clip` [n] at `time` [n], which stops at the first and last pose."""
@@ -112,14 +119,59 @@ def unrolled(clip: Clip, seconds: float) -> Clip:
     )
 
 
-def _table(clip: Clip, seconds: float, ahead: float) -> Tensor:
-    """[frames, width] float64, of a looping clip long enough for any start in its first cycle."""
-    cycle = clip.frames - 1
+def mean_pose(clips: Sequence[Clip]) -> Tensor:
+    """[joints] the mean angles, all clips alike."""
+    means = [torch.as_tensor(clip.joint_pos.mean(0)) for clip in clips]
+    return torch.stack(means).mean(0).to(torch.float32)
+
+
+def table_bytes(frames: int, width: int) -> int:
+    """What a table of so many frames takes on its device."""
+    return 4 * frames * width
+
+
+def _refuse_too_large(frames: int, width: int, device: torch.device) -> None:
+    """A sentence before the memory runs out, and before minutes were spent on the table."""
+    needed = table_bytes(frames, width)
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    if needed > free:
+        raise ConfigError(
+            f"The clips are {frames:,} frames, which take {needed / 1e9:.1f} GB on {device.type}, but "
+            f"{free / 1e9:.1f} GB are free. Take fewer with --env.clips, import them at fewer frames a second "
+            "(--fps), or leave out --env.mirror, which doubles them."
+        )
+
+
+def _laid_out(clip: Clip, seconds: float, ahead: float) -> Clip:
+    """A looping clip long enough for any start in its first cycle; others as they are."""
     # A whole cycle also where `seconds` are fewer: an evaluation follows it, and some look back from a start.
-    clip = unrolled(clip, clip.duration + max(seconds, clip.duration) + ahead)
+    return unrolled(clip, clip.duration + max(seconds, clip.duration) + ahead)
+
+
+def _tables(laid_out: Sequence[Clip], clips: Sequence[Clip]) -> Iterator[Tensor]:
+    """[frames, width] of every clip, float32; `clips` as they were before they were laid out."""
+    batch: list[tuple[Clip, Clip]] = []
+    for pair in zip(laid_out, clips, strict=True):
+        if batch and sum(clip.frames for clip, _ in batch) + pair[0].frames > _FRAMES_AT_ONCE:
+            yield from _batch_of_tables(batch)
+            batch = []
+        batch.append(pair)
+    yield from _batch_of_tables(batch)
+
+
+def _batch_of_tables(batch: Sequence[tuple[Clip, Clip]]) -> Iterator[Tensor]:
+    body, lengths = batch[0][0].body, [clip.frames for clip, _ in batch]
+    poses = torch.as_tensor(np.concatenate([clip.qpos for clip, _ in batch]))
+    places, turns = body.kinematics.forward(poses[:, :3], poses[:, 3:7], poses[:, 7:])
+    parts = zip(batch, places[:, body.key].split(lengths), turns[:, body.key].split(lengths), strict=True)
+    for (clip, original), body_pos, body_quat in parts:
+        yield _table(clip, original.frames - 1, body_pos, body_quat).to(torch.float32)
+
+
+def _table(clip: Clip, cycle: int, body_pos: Tensor, body_quat: Tensor) -> Tensor:
+    """[frames, width] float64 of a clip that is laid out, with its key bodies; `cycle`: steps of one."""
     position, joints = torch.as_tensor(clip.root_pos), torch.as_tensor(clip.joint_pos)
     rotation = torch.as_tensor(clip.root_quat)
-    body_pos, body_quat = (part[:, clip.body.key] for part in clip.bodies())
     qvel = torch.cat([_rate(position, clip.fps), _turning(rotation, clip.fps), _rate(joints, clip.fps)], dim=1)
     if clip.loop:  # the frame before the first is the last of a cycle, which only later cycles know
         turned = multiply(heading(rotation[0]), conjugate(heading(rotation[cycle])))

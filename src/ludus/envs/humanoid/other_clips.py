@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ludus.envs.humanoid.config import HumanoidConfig
-from ludus.envs.humanoid.factory import library_of
+from ludus.envs.humanoid.factory import library_of, trained_pose
 from ludus.envs.humanoid.ghost import ghost_model, ghost_qpos
 from ludus.envs.humanoid.mimic import MimicTask, evaluation_plan
 from ludus.envs.humanoid.motions import MotionLibrary
@@ -24,7 +24,7 @@ def on_clips(config: Any, names: str) -> HumanoidConfig:
     """The configuration of an environment with other clips; refused where no clips are followed."""
     if not isinstance(config, HumanoidConfig) or config.goal != "track":
         raise ConfigError("--clip is for runs of a body that follows clips; this one follows none.")
-    return dataclasses.replace(config, clips=names)
+    return dataclasses.replace(config, clips=names, test_clips="")
 
 
 def act_as_trained(task: HumanoidTask, trained: HumanoidConfig) -> None:
@@ -34,7 +34,7 @@ def act_as_trained(task: HumanoidTask, trained: HumanoidConfig) -> None:
     whose files may be gone.
     """
     if task.config.actions == "absolute" and task.config.clips != trained.clips:
-        task.act_around(library_of(trained, task.device).mean_pose())
+        task.act_around(trained_pose(trained))
 
 
 class ShownMimic(MimicTask):
@@ -95,7 +95,7 @@ class ShownMimic(MimicTask):
 
 def make_shown(config: HumanoidConfig, trained: HumanoidConfig, beside: float = 0.0) -> ShownMimic:
     """The clips of `config`, one at a time, for a policy that was trained on those of `trained`."""
-    library = library_of(config, "cpu")
+    library = library_of(config, "cpu", evaluation=True)
     body = library.body
     sim = make_simulator(body.new_model(), 1, body.substeps, 1, "cpu", "threads", "positions")
     task = ShownMimic(config, library, sim, beside)

@@ -39,7 +39,7 @@ class SpeedTask(HumanoidTask):
     def __init__(
         self, config: HumanoidConfig, library: MotionLibrary, sim: Simulator, evaluation: bool = False
     ) -> None:
-        super().__init__(f"{library.body.name}-speed", config, library, sim, 3)
+        super().__init__(f"{library.body.name}-speed", config, library, sim, 3, evaluation)
         for name in ("speed", "speed_error", "pose_error"):  # asked for; sums over the episode so far
             self.memory[name] = torch.zeros(self.num_rows, device=self.device)
         self._poses = _pose_bank(library) if evaluation and config.discriminate == "motion" else None

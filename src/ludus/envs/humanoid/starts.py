@@ -20,15 +20,17 @@ class StartWeights:
     At first all clips are alike, whatever their length. Failures of an evaluation, smoothed over evaluations, draw
     the starts towards themselves, the more the more there are:
 
-        p = (1 − hard) · even + hard · failures / total        hard = (1 − floor) · min(1, total)
+        p = (1 − hard) · even + hard · failures / total        hard = (1 − floor) · min(1, total / enough)
 
     `even` is the same for all clips; `failures` are the rates of failing in each part, and `total` is their sum:
     1 where one clip always fails, or eight do in one of eight tries. What is solved gives its share back as
     `total` falls, and the floor keeps every clip's share at least at floor / clips: none is ever forgotten.
+    `enough` is 1, or of many clips a share, `spread`: so that a clip which always fails gets no more of the starts
+    than 1 / enough.
     """
 
-    def __init__(self, library: MotionLibrary, floor: float, smoothing: float) -> None:
-        self._floor, self._smoothing = floor, smoothing
+    def __init__(self, library: MotionLibrary, floor: float, smoothing: float, spread: float = 0.0) -> None:
+        self._floor, self._smoothing, self._enough = floor, smoothing, max(1.0, spread * len(library))
         self._clips = [{"name": c.name, "seconds": round(c.duration, 6), "loop": c.loop} for c in library.clips]
         device = library.device
         durations = library.durations.tolist()
@@ -38,8 +40,8 @@ class StartWeights:
         self._begin = torch.tensor([part * BIN_SECONDS for _, part in bins], dtype=torch.float64, device=device)
         end = torch.minimum(self._begin + BIN_SECONDS, library.durations[self.clip])
         self._length = end - self._begin
-        self._first = torch.tensor([sum(counts[:i]) for i in range(len(counts))], device=device)
         self._count = torch.tensor(counts, device=device)
+        self._first = self._count.cumsum(0) - self._count
         self._durations, self._loops = library.durations, library.loops
         self._even = self._length / (library.durations[self.clip] * len(library))
         self.failures = torch.zeros(len(bins), dtype=torch.float64, device=device)  # smoothed rates
@@ -75,7 +77,7 @@ class StartWeights:
 
     def _refresh(self) -> None:
         total = self.failures.sum()
-        hard = (1 - self._floor) * total.clamp(max=1.0)
+        hard = (1 - self._floor) * (total / self._enough).clamp(max=1.0)
         # In place: a recorded CUDA graph knows the tensors by their address.
         self.probability.copy_((1 - hard) * self._even + hard * self.failures / total.clamp(min=1e-12))
         self._upto.copy_(self.probability.cumsum(0))

@@ -1,5 +1,6 @@
 """What all tasks of motion share: acting, feeling the own body, starting in the middle of a clip."""
 
+import math
 from typing import NamedTuple
 
 import gymnasium as gym
@@ -11,9 +12,10 @@ from ludus.bodies import Body
 from ludus.bodies.rotations import conjugate, heading, multiply, rotate, two_axes
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.motions import MotionLibrary, Reference
+from ludus.envs.humanoid.start_noise import StartNoise
 from ludus.envs.humanoid.starts import StartWeights
 from ludus.envs.mujoco.simulator import Simulator
-from ludus.envs.mujoco.task import Rows, SimTask
+from ludus.envs.mujoco.task import ALL_ROWS, Rows, SimTask
 from ludus.envs.mujoco.terms import Term
 from ludus.envs.vec import State
 from ludus.errors import CheckpointError
@@ -43,9 +45,16 @@ class HumanoidTask(SimTask):
     """One body a row, with motors that pull its joints to angles."""
 
     def __init__(
-        self, name: str, config: HumanoidConfig, library: MotionLibrary, sim: Simulator, goal_size: int
+        self,
+        name: str,
+        config: HumanoidConfig,
+        library: MotionLibrary,
+        sim: Simulator,
+        goal_size: int,
+        evaluation: bool = False,
     ) -> None:
         self.config, self.library, self.body = config, library, library.body
+        self._evaluation = evaluation
         body, joints = library.body, library.body.joints
         space = gym.spaces.Box(-1.0, 1.0, (len(body.motors),), np.float32)
         super().__init__(name, sim, config.max_steps, self_size(body) + goal_size, space)
@@ -62,11 +71,19 @@ class HumanoidTask(SimTask):
         )
         self._end_effectors = torch.tensor(body.end_effectors, device=self.device)
         self._mean_pose = library.mean_pose()
-        self.starts = StartWeights(library, config.resample_floor, config.resample_smoothing)
+        self.starts = StartWeights(
+            library, config.resample_floor, config.resample_smoothing, config.resample_spread
+        )
         self.memory = {
             "clip": torch.zeros(self.num_rows, dtype=torch.int64, device=self.device),
             "time": torch.zeros(self.num_rows, dtype=torch.float64, device=self.device),  # s in that clip
         }
+        self._plays_at_rates = not evaluation and config.playback != (1.0, 1.0)
+        if self._plays_at_rates:  # seconds of the clip in one of the simulation
+            self.memory["rate"] = torch.ones(self.num_rows, dtype=torch.float64, device=self.device)
+        self._noise = None if evaluation or not config.start_noise else StartNoise(self.body, config.start_noise)
+        if self._noise is not None:
+            self._settles, self._rotations = True, sim.field("xquat")
         # The reference one control step ahead; of the present step, once that is done.
         self._next = library.rows(self.memory["clip"], self.memory["time"])
         if config.discriminate == "motion":
@@ -95,13 +112,35 @@ class HumanoidTask(SimTask):
     # Time ---------------------------------------------------------------------------------------
     def _advance(self) -> None:
         """The step is scored: time goes on."""
-        self._next.copy_(self.library.rows(self.memory["clip"], self.memory["time"] + self.body.dt))
+        self._next.copy_(self.rows_ahead(ALL_ROWS, 1))
+
+    def rows_ahead(self, rows: Rows, steps: int) -> Tensor:
+        """[n, width] of the library's table: the reference so many control steps ahead, at its rate."""
+        clip, time = self.memory["clip"][rows], self.memory["time"][rows]
+        if not self._plays_at_rates:
+            return self.library.rows(clip, time + steps * self.body.dt)
+        rate = self.memory["rate"][rows]
+        found = self.library.rows(clip, time + steps * self.body.dt * rate)
+        found[:, self.library.velocities] *= rate[:, None].to(found.dtype)
+        return found
+
+    @property
+    def clip_dt(self) -> float | Tensor:
+        """Seconds, or [rows] of them, by which a clip goes on in a control step."""
+        return self.body.dt * self.memory["rate"] if self._plays_at_rates else self.body.dt
 
     def new_episodes(self, rows: Rows, n: int) -> dict[str, Tensor]:
         clip, time = self.choose_starts(rows, n)
         start = self.library.at(clip, time)
         ctrl = start.qpos[:, 7:][:, self._motors]
         values = {"clip": clip, "time": time, "qpos": start.qpos, "qvel": start.qvel, "ctrl": ctrl}
+        if self._plays_at_rates:
+            slow, fast = (math.log(rate) for rate in self.config.playback)
+            values["rate"] = self.uniform(slow, fast, n).double().exp()
+            values["qvel"] = start.qvel * values["rate"][:, None]
+        if self._noise is not None:
+            unit = self.uniform(-1, 1, n, self._noise.size)
+            values["qpos"], values["qvel"] = self._noise.beside(values["qpos"], values["qvel"], unit)
         if self.config.discriminate == "motion":
             values["motion"] = self._windows_before(clip, time)
         return {name: value.to(self._kind_of(name)) for name, value in values.items()}
@@ -120,8 +159,17 @@ class HumanoidTask(SimTask):
         return self.starts.draw(self.uniform(0, 1, n), self.uniform(0, 1, n))
 
     def begun(self, rows: Rows) -> dict[str, Tensor]:
-        self._next[rows] = self.library.rows(self.memory["clip"][rows], self.memory["time"][rows] + self.body.dt)
+        self._next[rows] = self.rows_ahead(rows, 1)
         return {}
+
+    def settled(self, rows: Rows) -> dict[str, Tensor]:
+        """Start noise pushes nothing into the floor: the root is lifted by what would be below it."""
+        bodies = slice(self.body.root, self.body.root + len(self.body.bodies))
+        places, rotations = self._places[rows][:, bodies], self._rotations[rows][:, bodies]
+        lowest = self.body.kinematics.lowest_points(places, rotations).amin(dim=1)
+        qpos = self._qpos[rows].clone()
+        qpos[:, 2] += (-lowest).clamp(min=0.0)
+        return {"qpos": qpos}
 
     # What a discriminator sees ------------------------------------------------------------------
     def _hold_motion(self, size: int) -> None:

@@ -86,18 +86,25 @@ def clip_table(
     clip: Sequence[float],
     metrics: dict[str, list[float]],
     shares: Sequence[float] | None = None,
+    unseen: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """A line for every clip: the means of its episodes, and its share of the starts; the worst first."""
+    """A line for every clip: the means of its episodes, and its share of the starts; the worst first.
+
+    `unseen`: the last of the names, which were kept out of the training and have no share.
+    """
     which = np.array(clip, dtype=int)
+    columns = {measure: np.array(values) for measure, values in metrics.items()}
     table = []
     for number, name in enumerate(names):
-        chosen = which == number
-        line: dict[str, Any] = {"clip": name, "episodes": int(chosen.sum())}
-        for measure, values in metrics.items():
-            known = np.array(values)[chosen]
+        chosen = np.flatnonzero(which == number)
+        line: dict[str, Any] = {"clip": name, "episodes": len(chosen)}
+        for measure, values in columns.items():
+            known = values[chosen]
             known = known[~np.isnan(known)]
             line["success_rate" if measure == "success" else measure] = float(known.mean()) if len(known) else None
         if shares is not None:
-            line["share"] = shares[number]
+            line["share"] = shares[number] if number < len(shares) else 0.0
+        if unseen:
+            line["unseen"] = float(number >= len(names) - len(unseen))
         table.append(line)
     return sorted(table, key=lambda line: (line.get("success_rate", 0), -(line.get("mpjpe") or 0)))

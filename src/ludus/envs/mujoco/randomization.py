@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ludus.envs.importing import find_callable
+from ludus.envs.mujoco.robot import is_servo, joint_of
 from ludus.errors import ConfigError, EnvError, LudusError, did_you_mean, tell_exception
 from ludus.ranges import Range, check_fields
 
@@ -117,6 +118,39 @@ class BodyMass(_Scaled):
 
 
 @dataclass
+class CentreOfMass(Randomization):
+    """Where the mass of bodies lies, shifted by what every episode draws anew for each of them."""
+
+    shift: Annotated[tuple[float, ...], Range(0, 10, longest=3)] = (0.025, 0.025, 0.025)
+    """m, the largest shift along x, y and z of the body's own frame."""
+    bodies: tuple[str, ...] = ()
+    """By name; none: all that have a mass, but those that MuJoCo takes for simple."""
+
+    def check_values(self, path: str) -> None:
+        if len(self.shift) != 3:
+            raise ConfigError(f"--{path}shift is {list(self.shift)}; it must be three numbers, along x, y and z.")
+
+    def prepare(self, task: "SimTask") -> None:
+        self._ids = torch.tensor(self._chosen(task.mj_model), dtype=torch.int64, device=task.device)
+        self._nominal = task.randomized_field("body_ipos")[:1].clone()
+        self._most = self._nominal.new_tensor(self.shift)
+
+    def _chosen(self, model: mujoco.MjModel) -> list[int]:
+        """Bodies that the compiler took for simple would have to stay so: their mass lies where they turn."""
+        chosen = BodyMass(bodies=self.bodies).chosen(model)
+        fixed = [model.body(i).name for i in chosen if model.body_simple[i]]
+        if fixed and self.bodies:
+            raise ConfigError(
+                f"The mass of {', '.join(fixed)} cannot be shifted in this model: write simple='false' there."
+            )
+        return [i for i in chosen if not model.body_simple[i]]
+
+    def begin(self, task: "SimTask", n: int, values: dict[str, Tensor]) -> None:
+        place = values.setdefault("body_ipos", self._nominal.repeat(n, 1, 1))
+        place[:, self._ids] += self._most * task.uniform(-1, 1, n, len(self._ids), 3)
+
+
+@dataclass
 class Friction(_Scaled):
     """Sliding, torsional and rolling friction of geoms.
 
@@ -150,6 +184,60 @@ class MotorStrength(_Scaled):
                 f"The kind motor_strength scales motors and servos; {', '.join(muscles)} is neither."
             )
         return ids
+
+
+@dataclass
+class JointOffset(Randomization):
+    """Joints whose angles are measured wrongly, by what every episode draws anew for each of them.
+
+    A servo that pulls its joint to an angle pulls it beside by so much, and what is observed is off likewise.
+    """
+
+    most: Annotated[float, Range(0, 10)] = 0.01
+    """rad, the largest error."""
+    actuators: tuple[str, ...] = ()
+    """Servos by name; none: all of them."""
+    terms: tuple[str, ...] = ("joints",)
+    """Observation terms that show measured angles, whose columns are named as the joints; none: nothing is."""
+
+    def prepare(self, task: "SimTask") -> None:
+        model = task.mj_model
+        chosen = _ids(model, mujoco.mjtObj.mjOBJ_ACTUATOR, "actuator", self.actuators) or list(range(model.nu))
+        driven = [(i, joint) for i in chosen if is_servo(model, i) and (joint := joint_of(model, i)) is not None]
+        if not driven:
+            raise ConfigError(
+                "The kind joint_offset is for servos, which pull a joint to an angle; there are none."
+            )
+        self._ids = torch.tensor([i for i, _ in driven], device=task.device)
+        self._columns, self._of = self._seen(task, [model.joint(joint).name for _, joint in driven])
+        self._nominal = task.randomized_field("actuator_biasprm")[:1].clone()
+        task.memory[f"{self.name}/offset"] = torch.zeros((task.num_rows, len(driven)), device=task.device)
+
+    def _seen(self, task: "SimTask", joints: list[str]) -> tuple[Tensor, Tensor]:
+        """([n] columns of the observation, [n] the driven joint that each shows)."""
+        columns, found = task.observation_columns(), []
+        for term in self.terms:
+            if term not in columns or term not in task.column_names:
+                hint = did_you_mean(term, [name for name in task.column_names if name in columns])
+                raise ConfigError(
+                    f"There is no observation term {term!r} of joints' angles.{hint} Or say terms: []."
+                )
+            first = columns[term].start
+            names = enumerate(task.column_names[term], first)
+            found += [(column, joints.index(name)) for column, name in names if name in joints]
+        numbers = torch.tensor(found, dtype=torch.int64, device=task.device).view(-1, 2)
+        return numbers[:, 0], numbers[:, 1]
+
+    def begin(self, task: "SimTask", n: int, values: dict[str, Tensor]) -> None:
+        offset = task.uniform(-self.most, self.most, n, len(self._ids))
+        bias = values.setdefault("actuator_biasprm", self._nominal.repeat(n, 1, 1))
+        # The force is gain · control + bias₀ + bias₁ · angle + …; the angle reads more by the offset.
+        bias[:, self._ids, 0] += bias[:, self._ids, 1] * offset
+        values[f"{self.name}/offset"] = offset.float()
+
+    def see(self, task: "SimTask", obs: Tensor, rows: "Rows") -> Tensor:
+        offset = task.memory[f"{self.name}/offset"][rows]
+        return obs.index_add_(1, self._columns, offset[:, self._of])
 
 
 # Between policy and simulation -----------------------------------------------------------------------
@@ -214,25 +302,29 @@ class Push(Randomization):
     """Now and then joints gain a random velocity."""
 
     joints: tuple[str, ...] = ()
-    """By name; of a free joint the part that moves it, not what turns it."""
+    """By name; none: the free joint of the model, which moves a robot's root, if it has just one."""
     speed: Annotated[float, Range(0, 1_000)] = 0.5
     """The largest velocity that is added to each direction, in m/s (rad/s of a hinge)."""
+    turning: Annotated[float, Range(0, 1_000)] = 0.0
+    """rad/s, the largest that is added about each axis of free joints."""
     every: Annotated[tuple[int, ...], Range(1, 10**6, longest=2)] = (50, 150)
     """The fewest and the most control steps from one push to the next."""
 
     def check_values(self, path: str) -> None:
         _refuse_no_interval(self.every, f"{path}every", "whole numbers of steps")
-        if not self.joints:
-            raise ConfigError(f"--{path}joints is empty; name the joints that are pushed.")
 
     def prepare(self, task: "SimTask") -> None:
         model = task.mj_model
-        dofs: list[int] = []
-        for joint in _ids(model, mujoco.mjtObj.mjOBJ_JOINT, "joint", self.joints):
+        most: dict[int, float] = {}  # by velocity's number
+        for joint in _ids(model, mujoco.mjtObj.mjOBJ_JOINT, "joint", self.joints) or [_only_free_joint(model)]:
             kind, first = mujoco.mjtJoint(model.jnt_type[joint]), int(model.jnt_dofadr[joint])
-            many = kind in (mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtJoint.mjJNT_BALL)
-            dofs += range(first, first + (_FREE_DOFS if many else 1))
-        self._dofs = torch.tensor(dofs, device=task.device)
+            free = kind == mujoco.mjtJoint.mjJNT_FREE
+            many = free or kind == mujoco.mjtJoint.mjJNT_BALL
+            most |= dict.fromkeys(range(first, first + (_FREE_DOFS if many else 1)), self.speed)
+            if free and self.turning:
+                most |= dict.fromkeys(range(first + _FREE_DOFS, first + 2 * _FREE_DOFS), self.turning)
+        self._dofs = torch.tensor(list(most), device=task.device)
+        self._most = torch.tensor(list(most.values()), dtype=task.dtype, device=task.device)
         self._qvel = task.sim.field("qvel")
         task.memory[f"{self.name}/wait"] = torch.ones(task.num_rows, dtype=torch.int64, device=task.device)
 
@@ -243,7 +335,7 @@ class Push(Randomization):
         wait = task.memory[f"{self.name}/wait"]
         wait -= 1
         due = wait <= 0
-        push = task.uniform(-self.speed, self.speed, task.num_rows, len(self._dofs))
+        push = 2 * self._most * task.uniform(0, 1, task.num_rows, len(self._dofs)) - self._most
         self._qvel.index_add_(1, self._dofs, push * due[:, None])
         wait.copy_(torch.where(due, task.integers(self.every, task.num_rows), wait))
 
@@ -253,8 +345,10 @@ _WAYS = ("prepare", "begin", "act", "disturb", "see", "loaded")
 
 KINDS: dict[str, type[Randomization]] = {
     "body_mass": BodyMass,
+    "centre_of_mass": CentreOfMass,
     "friction": Friction,
     "motor_strength": MotorStrength,
+    "joint_offset": JointOffset,
     "latency": Latency,
     "observation_noise": ObservationNoise,
     "push": Push,
@@ -352,6 +446,14 @@ def _build(cls: type[Randomization] | None, name: str, settings: Mapping[str, An
 def _refuse_no_interval(pair: tuple[float, ...], flag: str, what: str) -> None:
     if len(pair) != 2 or pair[0] > pair[1]:
         raise ConfigError(f"--{flag} is {list(pair)}; it must be two {what}, the smaller first.")
+
+
+def _only_free_joint(model: mujoco.MjModel) -> int:
+    """Which may have no name."""
+    free = [i for i in range(model.njnt) if mujoco.mjtJoint(model.jnt_type[i]) == mujoco.mjtJoint.mjJNT_FREE]
+    if len(free) != 1:
+        raise ConfigError(f"The model has {len(free)} free joints: name the joints that are pushed (joints).")
+    return free[0]
 
 
 def _ids(model: mujoco.MjModel, kind: mujoco.mjtObj, what: str, names: tuple[str, ...]) -> list[int]:

@@ -29,7 +29,10 @@ class TermSettings:
     """JSON: factors of observation terms by name, null for none; or {"function": "my_module:f"}."""
     randomization: dict[str, Any] = field(default_factory=dict)
     """JSON: what differs between simulations: {"mass": {"kind": "body_mass", "scale": [0.5, 2]}};
-    kinds are body_mass, friction, motor_strength, latency, observation_noise and push."""
+    kinds are body_mass, centre_of_mass, friction, motor_strength, joint_offset, latency, observation_noise
+    and push."""
+    eval_randomized: bool = True
+    """Randomise evaluations as well; off: they measure the plain task, and training alone is randomised."""
 
     def __post_init__(self) -> None:
         for kind in TABLES:

@@ -33,6 +33,7 @@ from ludus.errors import ConfigError
 
 Rows = slice | Tensor  # all rows, or sorted indices
 ALL_ROWS = slice(None)
+_FAILED_AT_0 = ("success", "completion")  # metrics that are 0 where a simulation diverged
 
 
 class Score(NamedTuple):
@@ -60,6 +61,7 @@ class SimTask(VecEnv):
     _randomized: frozenset[str] = frozenset()  # model fields that differ between simulations
     _constants_change = False
     _keeps_actions = False
+    _settles = False  # whether `settled` has anything to say
     _late: tuple[Randomization, ...] = ()  # those that change actions
     _rough: tuple[Randomization, ...] = ()  # those that disturb
     _blurred: tuple[Randomization, ...] = ()  # those that change observations
@@ -126,6 +128,13 @@ class SimTask(VecEnv):
 
         Fields not named are the model's defaults. The old episodes of `rows` may still be in the simulator.
         """
+
+    def settled(self, rows: Rows) -> dict[str, Tensor]:
+        """State fields of episodes that begin in `rows`, [n, ...] by name, that need the derived fields.
+
+        As `begun`, but the derived fields are computed anew thereafter. Asked for only where `_settles`.
+        """
+        return {}
 
     def begun(self, rows: Rows) -> dict[str, Tensor]:
         """What `memory` holds of episodes that begin in `rows`, where that needs the derived fields.
@@ -277,13 +286,13 @@ class SimTask(VecEnv):
         return Step(self._obs.clone(), reward.float(), terminated, truncated, final_obs, metrics)
 
     def _untold(self, name: str, value: Tensor, diverged: Tensor) -> Tensor:
-        """A metric without what diverged rows say: they have failed, and measured nothing (NaN).
+        """A metric without what diverged rows say: they have failed, done nothing, and measured nothing (NaN).
 
         Which episode it was (`labels`) is as true as ever.
         """
         if name in self.labels:
             return value
-        return value.masked_fill(diverged, 0.0 if name.startswith("success") else torch.nan)
+        return value.masked_fill(diverged, 0.0 if name.startswith(_FAILED_AT_0) else torch.nan)
 
     def state(self) -> State:
         return {
@@ -323,6 +332,10 @@ class SimTask(VecEnv):
         if self._constants_change:
             self.sim.set_constants(rows)
         self.sim.forward(rows)
+        if self._settles:
+            for name, value in self.settled(rows).items():
+                self.sim.field(name)[rows] = value
+            self.sim.forward(rows)
         self.elapsed[rows] = 0
         self.rewards.forget(rows)
         for name, value in self.begun(rows).items():
@@ -338,6 +351,10 @@ class SimTask(VecEnv):
         if self._constants_change:
             self.sim.set_constants(ended)
         self.sim.forward(ended)
+        if self._settles:
+            for name, value in self.settled(ALL_ROWS).items():
+                _overwrite(self.sim.field(name), value, ended)
+            self.sim.forward(ended)
         self.elapsed.masked_fill_(ended, 0)
         self.rewards.forget(ended)
         for name, value in self.begun(ALL_ROWS).items():
