@@ -1,11 +1,7 @@
 """A policy for other programs: ONNX with the normaliser and the action bounds inside."""
 
-import contextlib
-import io
 import json
-import logging
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +12,14 @@ from torch import Tensor
 
 from ludus.envs.interface import column_names
 from ludus.envs.row_space import ONLY_PART, Part
-from ludus.errors import ConfigError, LudusError, plain_text
-from ludus.files import temporary_beside
+from ludus.errors import ConfigError, plain_text
+from ludus.export_tracker import export_tracker, json_texts, tracker_of
+from ludus.onnx_files import Graph, need_onnx, write_checked
 from ludus.policies.policy import Policy
 from ludus.saved_run import load, run_folder
 from ludus.training.run_facts import read_facts
 from ludus.version import __version__
 
-TOLERANCE = 1e-4
 METADATA = {
     "ludus_version": "the version of Ludus that wrote the file",
     "run": "the run's folder",
@@ -34,10 +30,13 @@ METADATA = {
     "normalizer": "whether observations are standardised inside",
     "state": "of a policy with a memory: what is fed back",
     "action_mask": "which input says what actions are valid",
+    "ludus_tracker": "of a body that follows clips: all that a controller needs, unrounded",
 }
 
 
-def export_onnx(run: str | Path, file: str | Path, trust: bool = False) -> float:
+def export_onnx(
+    run: str | Path, file: str | Path, trust: bool = False, clip: str = "", clip_as_input: bool = False
+) -> float:
     """Write the deterministic policy of a run; returns the largest difference to torch on random input.
 
     The file takes `obs` [batch, *obs] float32, or uint8 of an image, and gives `action` [batch, ...] in the
@@ -46,45 +45,26 @@ def export_onnx(run: str | Path, file: str | Path, trust: bool = False) -> float
     `hidden_state`, where a part is named so), zeros where an episode begins, and gives `new_state` for the next.
     It is written only after it has been run and compared. What the numbers mean is in its metadata
     (`read_metadata`). `trust` as in `ludus.resume`.
+
+    A body that follows clips has a form of its own (`ludus.export_tracker`), with the body's model beside the
+    file: one `clip` inside, or with `clip_as_input` none.
     """
     file = Path(file)
     if file.suffix != ".onnx":
         raise ConfigError(f"The file to export to must end in .onnx, not {file.name!r}.")
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime
-        import onnxscript  # noqa: F401 (torch's exporter asks for it)
-    except ImportError as error:
-        raise ConfigError("Export needs more packages: pip install 'ludus[onnx]'.") from error
+    need_onnx()
     policy = load(run, trust)
+    tracker = tracker_of(run, policy, trust, clip, clip_as_input)
+    if tracker is not None:
+        return export_tracker(tracker, metadata_of(policy, run, ["obs", "state"]), file)
     generator = torch.Generator().manual_seed(0)
     inputs = {part.name: _some(part, generator) for part in policy.seen_parts()}
     if policy.state_size:
         name = "hidden_state" if "state" in inputs else "state"
         inputs[name] = torch.randn((16, policy.state_size), generator=generator) * 0.5
-    aside = temporary_beside(file)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        _write(_Step(policy), inputs, aside)
-        _add_metadata(aside, metadata_of(policy, run, list(inputs)))
-        session = onnxruntime.InferenceSession(str(aside), providers=["CPUExecutionProvider"])
-        some = {name: value[:7] for name, value in inputs.items()}
-        with torch.no_grad():
-            expected = _Step(policy)(*some.values())
-        actual = session.run(None, {name: value.numpy() for name, value in some.items()})
-        difference = max(
-            float(np.abs(ours.astype(np.float64) - theirs.numpy()).max())
-            for ours, theirs in zip(actual, expected, strict=True)
-        )
-        if not difference <= TOLERANCE:
-            raise LudusError(f"The exported policy differs from torch by {difference:.2g}; nothing was written.")
-        aside.rename(file)
-    except OSError as error:
-        raise LudusError(f"{file} cannot be written: {error.strerror or error}.") from error
-    finally:
-        with contextlib.suppress(OSError):  # there may not even be such a folder
-            aside.unlink()
-    return difference
+    outputs = ["action", "new_state"][: 1 + bool(policy.state_size)]
+    metadata = json_texts(metadata_of(policy, run, list(inputs)))
+    return write_checked(Graph(_Step(policy), inputs, outputs, metadata), file)
 
 
 # Metadata ---------------------------------------------------------------------------------------
@@ -94,14 +74,6 @@ def read_metadata(file: str | Path) -> dict[str, Any]:
 
     model = onnx.load(str(file))
     return {entry.key: json.loads(entry.value) for entry in model.metadata_props if entry.key in METADATA}
-
-
-def _add_metadata(file: Path, metadata: dict[str, Any]) -> None:
-    import onnx
-
-    model = onnx.load(str(file))
-    onnx.helper.set_model_props(model, {name: json.dumps(value) for name, value in metadata.items()})
-    onnx.save(model, str(file))
 
 
 def metadata_of(policy: Policy, run: str | os.PathLike[str], inputs: list[str]) -> dict[str, Any]:
@@ -192,21 +164,3 @@ class _Step(torch.nn.Module):
         state = inputs[-1] if policy.state_size else policy.start(0)
         action, new_state = policy(parts[ONLY_PART] if policy.rows is None else parts, state)
         return (action, new_state) if policy.state_size else (action,)
-
-
-def _write(step: _Step, inputs: dict[str, Tensor], path: Path) -> None:
-    # The exporter talks a lot about its own workings.
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        batch = torch.export.Dim("batch")
-        torch.onnx.export(
-            step,
-            tuple(inputs.values()),
-            str(path),
-            input_names=list(inputs),
-            output_names=["action", "new_state"][: 1 + bool(step.policy.state_size)],
-            dynamic_shapes=(tuple({0: batch} for _ in inputs),),  # of the one argument *inputs
-            dynamo=True,
-            external_data=False,
-        )

@@ -306,11 +306,14 @@ class Run(_Path):
             at, None if file is None else Path(file), episodes, failures, fps, size, seed, clip, self._trust
         )
 
-    def export(self, file: str | Path, which: str | int = "") -> Path:
-        """Write a policy as ONNX, normaliser and action bounds inside; it is compared with torch first."""
+    def export(self, file: str | Path, which: str | int = "", clip: str = "", clip_as_input: bool = False) -> Path:
+        """Write a policy as ONNX, normaliser and action bounds inside; it is compared with torch first.
+
+        `clip` and `clip_as_input`, of a body that follows clips, as in `ludus export --help`.
+        """
         from ludus.export import export_onnx
 
-        export_onnx(self._at(which), file, self._trust)
+        export_onnx(self._at(which), file, self._trust, clip, clip_as_input)
         return Path(file)
 
     def resume(

@@ -204,18 +204,28 @@ def video(arguments: list[str]) -> None:
 
 def export(arguments: list[str]) -> None:
     def command(
-        run: tyro.conf.Positional[Path], file: tyro.conf.Positional[Path], trust: Annotated[bool, Flag] = False
+        run: tyro.conf.Positional[Path],
+        file: tyro.conf.Positional[Path],
+        clip: str = "",
+        clip_as_input: Annotated[bool, Flag] = False,
+        trust: Annotated[bool, Flag] = False,
     ) -> None:
         """Write a run's best policy as ONNX, the normaliser inside; checked against torch before it is written.
+
+        Of a body that follows clips, as mjlab's and BeyondMimic's controllers read it: obs and time_step come in,
+        actions and the clip at that step go out. Its model is written beside it, FILE_body.xml;
+        examples/track_with_onnx.py follows the clip with these two alone.
 
         Args:
             run: Folder of the run: its best policy; RUN@final, RUN@newest or RUN@100000: that of a checkpoint.
             file: Where to, ending in .onnx.
+            clip: The clip inside, where a run follows several: its name; or another's, or a file.
+            clip_as_input: No clip inside: the next reference comes in, as joint_pos and joint_vel.
             trust: Import the code that the run names, though you did not train it on this machine.
         """
         from ludus.export import export_onnx, read_metadata
 
-        difference = export_onnx(run, file, trust)
+        difference = export_onnx(run, file, trust, clip, clip_as_input)
         print(f"{file}: largest difference to torch {difference:.1e}")
         print(*map(plain_text, _metadata_lines(read_metadata(file))), sep="\n")
 
@@ -235,7 +245,17 @@ def _metadata_lines(metadata: dict[str, Any]) -> list[str]:
     if "action_mask" in metadata:
         facts.append(f"valid actions: {metadata['action_mask']['input']}")
     titles = [("sees", seen), ("does", _ends(done)), ("", [" · ".join(facts)])]
+    if "ludus_tracker" in metadata:
+        titles.append(("", _tracker_lines(metadata["ludus_tracker"])))
     return [f"  {title if i == 0 else '':5} {line}" for title, lines in titles for i, line in enumerate(lines)]
+
+
+def _tracker_lines(about: dict[str, Any]) -> list[str]:
+    """What else is told of a body that follows clips."""
+    clip = about["clip"]
+    told = "an input" if clip is None else f"{clip['name']}, {clip['steps']} steps"
+    estimated = ", ".join(about["estimated"]) or "nothing"
+    return [f"clip {told} · {about['actions']} actions · body {about['model']}", f"to be estimated: {estimated}"]
 
 
 def _range(action: dict[str, Any]) -> str:

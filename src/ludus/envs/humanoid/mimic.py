@@ -35,7 +35,10 @@ OBSERVATIONS = {
     **FEELING,
     "phase": Term(lambda task, rows: task.phase(rows)),
     "reference": Term(lambda task, rows: task.coming(rows)),
+    # The same without places, which a robot can only estimate; it stands in for `reference` where that is null.
+    "reference_pose": Term(lambda task, rows: task.coming(rows, places=False), 0.0),
 }
+ESTIMATED = ("height", "velocity", "reference")  # terms for which a robot has no sensor
 
 
 class ClipRoles(NamedTuple):
@@ -85,15 +88,16 @@ class MimicTask(HumanoidTask):
     lost: Tensor  # [rows] bool
 
     # Seeing -------------------------------------------------------------------------------------
-    def coming(self, rows: Rows) -> Tensor:
-        """[n, size] the coming frames of the reference, as seen from here."""
+    def coming(self, rows: Rows, places: bool = True) -> Tensor:
+        """[n, size] the coming frames of the reference, as seen from here; `places`: also where its bodies are."""
         sight, back = self.sight, conjugate(self.sight.facing)
         parts = []
         for steps in self.config.future:
             ahead = self.library.reference_of(self._next[rows]) if steps == 1 else self._ahead(rows, steps)
-            offset = rotate(back[:, None], ahead.body_pos - sight.bodies)
+            if places:
+                parts.append(rotate(back[:, None], ahead.body_pos - sight.bodies).flatten(1))
             turn = two_axes(multiply(conjugate(sight.qpos[:, 3:7]), ahead.qpos[:, 3:7]))
-            parts += [offset.flatten(1), turn, ahead.qpos[:, 7:] - sight.qpos[:, 7:], ahead.qvel[:, 6:]]
+            parts += [turn, ahead.qpos[:, 7:] - sight.qpos[:, 7:], ahead.qvel[:, 6:]]
         return torch.cat(parts, dim=1)
 
     def phase(self, rows: Rows) -> Tensor:
