@@ -204,7 +204,8 @@ def test_partners_are_found_by_the_usual_names() -> None:
 CROOKED = """<mujoco><option timestep="0.01"/><worldbody><body name="hips" pos="0 0 1"><freejoint/>
 <geom size="0.1" mass="5"/>
 <body name="left_leg" pos="0 0.1 0"><joint name="left_hip" axis="0 1 0"/><geom size="0.05" mass="1"/></body>
-<body name="right_leg" pos="0 -0.1 {drop}"><joint name="right_hip" axis="0 1 0"/><geom size="0.05" mass="1"/></body>
+<body name="right_leg" pos="0 -0.1 {drop}"><joint name="right_hip" axis="0 1 0"/>
+<geom size="0.05" mass="1"/></body>
 </body></worldbody><actuator><position joint="left_hip" kp="10"/><position joint="right_hip" kp="10"/></actuator>
 </mujoco>"""
 
