@@ -17,7 +17,7 @@ from ludus.envs.humanoid.seam import close_seam, cycle_later
 
 __all__ = ["retarget"]
 
-_FIRST_STEPS, _STEPS, _ROUNDS = 16, 5, 3
+_FIRST_STEPS, _STEPS, _ROUNDS = 20, 5, 3
 
 
 def retarget(clip: Clip, body: Body) -> Clip:
@@ -52,7 +52,7 @@ def _solve(clip: Clip, source: Figure, target: Figure) -> Poses:
             foot = target.parts[f"{SIDES[side]}_foot"]
             scale = target.leg / source.leg
             goals.positions[:, 1 + side] = step.placed(ways[:, side], turns[:, side], target.body, foot, scale)
-        solver.improve(poses, _STEPS if number else _FIRST_STEPS)
+        solver.improve(poses, _STEPS if number else _FIRST_STEPS, fresh=not number)
         turns = _foot_rotations(poses, target)
     return poses
 

@@ -8,8 +8,9 @@ from ludus.bodies import Body
 from ludus.bodies.rotations import rotate
 from ludus.envs.humanoid.clip import Clip
 
-_STANDS_M, _STANDS_SPEED = 0.03, 0.5  # m above the floor, m/s along it: lower and slower, a foot stands
-_SHORTEST_STAND = 0.07  # s
+_STANDS_M, _STANDS_SPEED = 0.03, 0.5  # m above the floor, m/s along it: at half of both a foot stands firmly
+_LOOSE = 0.005  # a change of a foot's way counts so much where it does not stand at all
+_FADE = 0.08  # s, about, in which a change fades away
 
 
 def sole_of(body: Body, foot: int) -> tuple[Tensor, Tensor]:
@@ -32,39 +33,38 @@ class Steps:
     """How high a foot of the source is in every frame, and when it stands."""
 
     def __init__(self, clip: Clip, foot: int, positions: Tensor, rotations: Tensor) -> None:
-        self.height, way = _lowest(clip.body, foot, positions[:, foot], rotations[:, foot])
-        near = torch.maximum(self.height[:-1], self.height[1:]) < _STANDS_M
-        slow = torch.linalg.vector_norm(way, dim=1) * clip.fps < _STANDS_SPEED
-        self.stands = _runs((near & slow).numpy(), max(2, round(_SHORTEST_STAND * clip.fps)))
+        self._fps = clip.fps
+        self._height, way = _lowest(clip.body, foot, positions[:, foot], rotations[:, foot])
+        height = torch.maximum(self._height[:-1], self._height[1:])
+        speed = torch.linalg.vector_norm(way, dim=1) * clip.fps
+        low, slow = ((2 - 2 * a / most).clamp(0, 1) for a, most in ((height, _STANDS_M), (speed, _STANDS_SPEED)))
+        self._stands = (low * slow).numpy() ** 3  # [frames - 1] 0: not at all, to 1
 
     def placed(self, place: Tensor, rotation: Tensor, body: Body, foot: int, scale: float) -> Tensor:
         """[frames, 3] a foot's way as near `place` as can be, when it is turned like `rotation`."""
         height, way = _lowest(body, foot, place, rotation)
         placed = place.clone()
-        placed[:, 2] += (self.height * scale).clamp(min=0) - height
-        placed[:, :2] += torch.as_tensor(_held(way.numpy(), self.stands, len(place)))
+        placed[:, 2] += (self._height * scale).clamp(min=0) - height
+        placed[:, :2] += torch.as_tensor(_held(way.numpy(), self._stands, self._fps))
         return placed
 
 
-def _runs(true: np.ndarray, shortest: int) -> list[tuple[int, int]]:
-    """(first, one after the last) of every stretch that is long enough."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], true, [0]]).astype(int)))
-    return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b - a >= shortest]
+def _held(way: np.ndarray, stands: np.ndarray, fps: float) -> np.ndarray:
+    """[frames, 2] the change c that takes sliding out of a way where a foot stands, and is small and smooth.
 
-
-def _held(way: np.ndarray, stands: list[tuple[int, int]], frames: int) -> np.ndarray:
-    """[frames, 2] what takes sliding out of a way: all of it where a foot stands, a smooth change between."""
-    change, known = np.zeros((frames, 2)), np.zeros(frames, dtype=bool)
-    for first, last in stands:
-        slid = np.concatenate([np.zeros((1, 2)), way[first:last].cumsum(axis=0)])
-        change[first : last + 1] = slid.mean(axis=0) - slid
-        known[first : last + 1] = True
-    if not known.any():
-        return change
-    at = np.flatnonzero(known)
-    before = at[np.maximum(np.searchsorted(at, np.arange(frames), side="right") - 1, 0)]
-    after = at[np.minimum(np.searchsorted(at, np.arange(frames)), len(at) - 1)]
-    share = (np.arange(frames) - before) / np.maximum(after - before, 1)
-    share = np.clip(share, 0, 1)
-    share = (share * share * (3 - 2 * share))[:, None]
-    return change[before] * (1 - share) + change[after] * share
+    The least Σ stands · (Δc + way)² + _LOOSE · (Δc² + (c / _FADE)²): equations with three diagonals.
+    """
+    firm = stands + _LOOSE
+    pull = _LOOSE / (_FADE * fps) ** 2
+    diagonal = pull + np.append(firm, 0) + np.append(0, firm)
+    right = np.zeros((len(way) + 1, 2))
+    right[:-1] += stands[:, None] * way
+    right[1:] -= stands[:, None] * way
+    for frame in range(1, len(right)):
+        share = firm[frame - 1] / diagonal[frame - 1]
+        diagonal[frame] -= share * firm[frame - 1]
+        right[frame] += share * right[frame - 1]
+    change = right / diagonal[:, None]
+    for frame in range(len(right) - 2, -1, -1):
+        change[frame] += firm[frame] / diagonal[frame] * change[frame + 1]
+    return change

@@ -16,6 +16,7 @@ from ludus.envs.humanoid.retargeting.goals import Goals
 _DAMPING = 1e-4
 _TO_DEFAULT = 0.03  # a rad away from the default pose counts so much
 _TO_NEIGHBOUR = 2.0 / 30  # a rad/frame at 30 frames a second, likewise
+_FRESH_TIE, _FRESH_STEPS = 300.0, 10
 _LONGEST_STEP = 0.5  # rad
 _NEAR_ENOUGH = 1e-4  # rad, likewise
 _WINDOW = 32  # frames that are solved together; where windows begin, changes from step to step
@@ -40,21 +41,23 @@ class Solver:
         self._moves, self._slides = body.kinematics.moves()[self._used, :, None], body.kinematics.slides()[:, None]
         self._before = 0  # frames of the first window that are before the first frame
 
-    def improve(self, poses: Poses, steps: int) -> None:
-        for _ in range(steps):
-            if self._step(poses) < _NEAR_ENOUGH:
+    def improve(self, poses: Poses, steps: int, fresh: bool = False) -> None:
+        """At first with strong ties, where `fresh`: frames whose poses have a choice make the same one."""
+        for number in range(steps):
+            loosening = _FRESH_TIE ** (1 - number / _FRESH_STEPS) if fresh and number < _FRESH_STEPS else 1.0
+            if self._step(poses, loosening * self._tie) < _NEAR_ENOUGH and loosening == 1:
                 break
 
-    def _step(self, poses: Poses) -> float:
+    def _step(self, poses: Poses, tie: float) -> float:
         """Changes the poses, and says by how much at most."""
         away = poses.joint_pos - self._default
         pull = _TO_DEFAULT**2 * away
-        apart = self._tie * poses.joint_pos.diff(dim=0)
+        apart = tie * poses.joint_pos.diff(dim=0)
         pull[1:] += apart
         pull[:-1] -= apart
         self._before = _WINDOW // 2 - self._before
         starts = range(0, len(pull), _CHUNK)
-        step = torch.cat([self._chunk(poses, pull, slice(start, start + _CHUNK)) for start in starts])
+        step = torch.cat([self._chunk(poses, pull, tie, slice(start, start + _CHUNK)) for start in starts])
         most = step[:, 3:].abs().amax(dim=1, keepdim=True)
         step = step * (_LONGEST_STEP / most.clamp(min=_LONGEST_STEP))
         poses.root_pos = poses.root_pos + step[:, :3]
@@ -63,7 +66,7 @@ class Solver:
         poses.joint_pos = (poses.joint_pos + step[:, _ROOT:]).clamp(self._low, self._high)
         return float(most.max())
 
-    def _chunk(self, poses: Poses, pull: Tensor, part: slice) -> Tensor:
+    def _chunk(self, poses: Poses, pull: Tensor, tie: float, part: slice) -> Tensor:
         """[frames of the part, unknowns] the step of some frames; all at once would take much memory."""
         joints = poses.joint_pos[part]
         jacobian, residual = self._linear(Poses(poses.root_pos[part], poses.root_quat[part], joints), part)
@@ -75,9 +78,9 @@ class Solver:
         )
         free = torch.cat([torch.ones_like(gradient[:, :_ROOT]), (~stuck).double()], dim=1)
         own = torch.full_like(gradient[0], _DAMPING)
-        own[_ROOT:] += _TO_DEFAULT**2 + 2 * self._tie
+        own[_ROOT:] += _TO_DEFAULT**2 + 2 * tie
         square.diagonal(dim1=1, dim2=2).add_(own)
-        return -_tied_solve(square, gradient, free, self._tie, self._before)
+        return -_tied_solve(square, gradient, free, tie, self._before)
 
     def _linear(self, poses: Poses, part: slice) -> tuple[Tensor, Tensor]:
         """([frames, goals, unknowns] what each unknown changes, [frames, goals] how far off the goals are)."""
