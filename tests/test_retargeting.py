@@ -5,6 +5,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+import mujoco
 import numpy as np
 import pytest
 import torch
@@ -20,6 +21,7 @@ from ludus.envs.humanoid.importing.floor import lowest_of_clip
 from ludus.envs.humanoid.retargeting import retarget
 from ludus.envs.humanoid.retargeting.figure import figure_of
 from ludus.errors import ConfigError, DataError
+from motion_files import CMU_SKELETON, write_bvh
 
 G1 = pytest.mark.skipif(find_spec("mjlab") is None, reason="the G1's model is in the package mjlab")
 
@@ -140,6 +142,22 @@ def test_the_g1_walks_as_the_humanoid_does() -> None:
     assert (made.source, made.licence) == (clip.source, clip.licence)
 
 
+@G1
+def test_hanging_arms_stay_outside_wider_hips() -> None:
+    human, robot = find_body("humanoid"), find_body("g1")
+    pose = human.default_qpos.copy()
+    for side, angle in (("right", 1.5), ("left", -1.5)):
+        pose[7 + human.joints.index(f"{side}_shoulder_x")] = angle
+    poses = np.repeat(pose[None], 10, axis=0)
+    made = retarget(Clip("stand", 30.0, poses[:, :3], poses[:, 3:7], poses[:, 7:], body=human), robot)
+    data = mujoco.MjData(robot.model)
+    for pose in made.qpos:
+        data.qpos[:] = pose
+        mujoco.mj_forward(robot.model, data)
+        own = (robot.model.geom_bodyid[data.contact.geom] >= robot.root).all(axis=1)
+        assert (data.contact.dist[own] > -0.01).all()
+
+
 def test_a_small_biped_walks_as_the_humanoid_does(tmp_path: Path) -> None:
     clip = shipped("stroll")
     made = retarget(clip, biped(tmp_path))
@@ -175,6 +193,9 @@ def test_human_sources_are_imported_onto_another_body(tmp_path: Path) -> None:
     save_clip(made, tmp_path / "small.npz")
     (again,) = import_motion(tmp_path / "small.npz", body=body)
     assert np.allclose(again.joint_pos, made.joint_pos, atol=1e-5)  # it is of the body already
+    frames = [{"Hips": (0, 0, 0)}] * 10
+    (stands,) = import_motion(write_bvh(tmp_path / "stands.bvh", CMU_SKELETON, frames, 30), body=body)
+    assert (stands.body, stands.name) == (body, "stands")
     with pytest.raises(DataError, match="of another body than humanoid"):
         import_motion(tmp_path / "small.npz", body=find_body("humanoid"))
 

@@ -9,6 +9,7 @@ from ludus.bodies.rotations import conjugate, multiply, rotate
 from ludus.envs.humanoid.clip import Clip, check_clip
 from ludus.envs.humanoid.importing.floor import put_on_floor
 from ludus.envs.humanoid.motions import unrolled
+from ludus.envs.humanoid.retargeting.arms import push_arms_out
 from ludus.envs.humanoid.retargeting.feet import Steps
 from ludus.envs.humanoid.retargeting.figure import SIDES, Figure, figure_of
 from ludus.envs.humanoid.retargeting.goals import Goals, goals_of
@@ -17,7 +18,7 @@ from ludus.envs.humanoid.seam import close_seam, cycle_later
 
 __all__ = ["retarget"]
 
-_FIRST_STEPS, _STEPS, _ROUNDS = 20, 5, 3
+_FIRST_STEPS, _STEPS, _ROUNDS = 20, 4, 5
 
 
 def retarget(clip: Clip, body: Body) -> Clip:
@@ -54,6 +55,8 @@ def _solve(clip: Clip, source: Figure, target: Figure) -> Poses:
             goals.positions[:, 1 + side] = step.placed(ways[:, side], turns[:, side], target.body, foot, scale)
         solver.improve(poses, _STEPS if number else _FIRST_STEPS, fresh=not number)
         turns = _foot_rotations(poses, target)
+        if number < _ROUNDS - 1:
+            push_arms_out(goals, poses, target, clip.fps)
     return poses
 
 
