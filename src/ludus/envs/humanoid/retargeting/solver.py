@@ -15,7 +15,7 @@ from ludus.envs.humanoid.retargeting.goals import Goals
 
 _DAMPING = 1e-4
 _TO_DEFAULT = 0.03  # a rad away from the default pose counts so much
-_TO_NEIGHBOUR = 2.0 / 30  # a rad/frame at 30 frames a second, likewise
+_TO_NEIGHBOUR = 4.0 / 30  # a rad/frame at 30 frames a second, likewise
 _FRESH_TIE, _FRESH_STEPS = 300.0, 10
 _LONGEST_STEP = 0.5  # rad
 _NEAR_ENOUGH = 1e-4  # rad, likewise
