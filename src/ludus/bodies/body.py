@@ -59,7 +59,8 @@ class Body:
     # Bodies -------------------------------------------------------------------------------------
     def _choose_bodies(self) -> None:
         settings, root = self.settings, self.bodies[0]
-        for name in (*settings.key_bodies, *settings.feet, *settings.end_effectors, settings.anchor or root):
+        ends = (*settings.feet, *settings.end_effectors)
+        for name in (*settings.key_bodies, *ends, settings.anchor or root, *settings.human.values()):
             need(name, self.bodies, "body", self.file)
         chosen = {*(settings.key_bodies or self.bodies), *settings.end_effectors, root}
         self.key = tuple(i for i, name in enumerate(self.bodies) if name in chosen)  # the root first
@@ -68,6 +69,7 @@ class Body:
         ends = settings.end_effectors or tuple(name for name in self.key_names if self._is_end(name))
         self.end_effectors = tuple(self.key_names.index(name) for name in ends)  # among the key bodies
         self.feet = tuple(self.bodies.index(name) for name in settings.feet)
+        self.human = {part: self.bodies.index(name) for part, name in settings.human.items()}
 
     def _is_end(self, name: str) -> bool:
         """Whether no key body hangs on it."""

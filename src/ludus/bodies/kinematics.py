@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.bodies.rotations import about_axis, multiply, rotate
+from ludus.bodies.rotations import about_axis, conjugate, multiply, rotate
 
 _DIRECTIONS = 256  # in which the outermost points of round or rough shapes are taken
 
@@ -84,6 +84,58 @@ class Kinematics:
             anchor = numbers.anchors[joint.number]
             position = position + rotate(rotation, anchor) - rotate(turned, anchor)
         return position, turned
+
+    def axes(self, positions: Tensor, rotations: Tensor, joint_pos: Tensor) -> tuple[Tensor, Tensor]:
+        """([..., joints, 3] a point on every joint's axis, [..., joints, 3] where the axis points) in the world.
+
+        From where the bodies are, back through their joints: the last of a body turns it with all others before.
+        """
+        numbers = self._on(joint_pos)
+        ways = joint_pos - numbers.zeros
+        points = torch.zeros_like(joint_pos)[..., None].expand(*joint_pos.shape, 3).clone()
+        axes = points.clone()
+        for bodies, joints, slides in self._from_the_last():
+            position, rotation, anchor = (
+                positions[..., bodies, :],
+                rotations[..., bodies, :],
+                numbers.anchors[joints],
+            )
+            axis = rotate(rotation, numbers.axes[joints])
+            point = position + rotate(rotation, anchor)
+            axes[..., joints, :], points[..., joints, :] = axis, point
+            way, slide = ways[..., joints], slides[:, None].to(axis.device)
+            before = multiply(rotation, conjugate(about_axis(numbers.axes[joints], way)))
+            slid = position - axis * way[..., None]
+            position = torch.where(slide, slid, point - rotate(before, anchor))
+            positions, rotations = positions.clone(), rotations.clone()
+            positions[..., bodies, :], rotations[..., bodies, :] = position, torch.where(slide, rotation, before)
+        return points, axes
+
+    def _from_the_last(self) -> list[tuple[list[int], list[int], Tensor]]:
+        """(bodies, a joint of each, whether it is a slide): the last joints of all bodies, then those before, …"""
+        chains = [(body, link.joints[::-1]) for body, link in enumerate(self._links, 1)]
+        rows = []
+        for place in range(max(len(joints) for _, joints in chains)):
+            there = [(body, joints[place]) for body, joints in chains if len(joints) > place]
+            slides = torch.tensor([joint.slide for _, joint in there])
+            rows.append(([body for body, _ in there], [joint.number for _, joint in there], slides))
+        return rows
+
+    def moves(self) -> Tensor:
+        """[bodies, joints] whether a joint moves a body."""
+        moved = torch.zeros((self._count, self._model.njnt - 1), dtype=torch.bool)
+        for body, link in enumerate(self._links, 1):
+            moved[body] = moved[link.parent]
+            moved[body, [joint.number for joint in link.joints]] = True
+        return moved
+
+    def slides(self) -> Tensor:
+        """[joints] whether a joint is a slide."""
+        found = torch.zeros(self._model.njnt - 1, dtype=torch.bool)
+        for link in self._links:
+            for joint in link.joints:
+                found[joint.number] = joint.slide
+        return found
 
     def lowest_points(self, positions: Tensor, rotations: Tensor) -> Tensor:
         """[..., bodies] height of the lowest point of every body's geometry that touches; the floor is at 0.

@@ -16,6 +16,10 @@ _LONGEST_NAME = 200
 _MOST_NAMES = 1_000
 INTEGRATORS = ("Euler", "RK4", "implicit", "implicitfast", "discrete")
 CONES = ("pyramidal", "elliptic")
+_SIDED_PARTS = ("hip", "knee", "foot", "shoulder", "elbow", "hand")
+HUMAN_PARTS = (
+    "pelvis", "chest", "head", *(f"{side}_{part}" for side in ("left", "right") for part in _SIDED_PARTS)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,9 @@ class BodySettings:
         None  # m, of the root: lower, it has fallen; by default 0.6 of the default pose's
     )
     default_pose: Mapping[str, float] = field(default_factory=dict)  # joints by pattern; else the model's
+    # Parts of a human (HUMAN_PARTS) → the bodies whose origins stand for them; the default pose stands upright,
+    # looks along x and has flat feet. Motions of other bodies are brought onto this one by it.
+    human: Mapping[str, str] = field(default_factory=dict)
     motors: Motors | None = None
     contacts: tuple[ContactRule, ...] = ()
     exclude: tuple[tuple[str, str], ...] = ()  # pairs of bodies that do not touch each other
@@ -157,6 +164,7 @@ class _Reader:
         return BodySettings(
             **found,
             default_pose=self._pose(values.get("default_pose", {})),
+            human=self._human(values.get("human", {})),
             motors=self._motors(values["motors"]) if "motors" in values else None,
             contacts=tuple(self._contact(rule) for rule in self._tables(values, "contacts")),
             exclude=tuple(self._pair(pair) for pair in self._list(values.get("exclude", []), "exclude")),
@@ -166,6 +174,17 @@ class _Reader:
     def _pose(self, values: Any) -> dict[str, float]:
         pose = self._table(values, "default_pose")
         return {self._text(name, "default_pose"): self._number(pose, name, -1000, 1000) for name in pose}
+
+    def _human(self, values: Any) -> dict[str, str]:
+        table = self._table(values, "human")
+        for part in table:
+            if part not in HUMAN_PARTS:
+                told, hint = plain_text(part, _LONGEST_NAME), did_you_mean(part, HUMAN_PARTS)
+                raise ConfigError(
+                    f"{self._file}: [human] names {told}, which is no part here.{hint} There are "
+                    f"{', '.join(HUMAN_PARTS)}."
+                )
+        return {part: self._text(name, f"human.{part}") for part, name in table.items()}
 
     def _motors(self, values: Any) -> Motors:
         table = self._table(values, "motors")

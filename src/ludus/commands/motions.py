@@ -23,7 +23,7 @@ from ludus.envs.humanoid.catalogue import (
     load_any,
 )
 from ludus.envs.humanoid.checks import check_motion
-from ludus.envs.humanoid.clip import Clip, save_clip
+from ludus.envs.humanoid.clip import Clip, is_clip_of_another, save_clip
 from ludus.envs.humanoid.importing import READ, READ_OF_ROBOTS, clip_name, import_motion, read_motion
 from ludus.envs.humanoid.importing.robot import is_ludus_clip
 from ludus.errors import ConfigError, DataError, plain_text
@@ -90,7 +90,7 @@ def _import(arguments: list[str]) -> None:
 
         def read(file: Path) -> list[Clip]:
             clips = _named(file, name, fps, loop, onto, quaternion)
-            return [replace(clip, licence=licence, source=source or clip.source) for clip in clips]
+            return [replace(clip, licence=licence or clip.licence, source=source or clip.source) for clip in clips]
 
         _import_all(files, out, read)
 
@@ -106,7 +106,8 @@ def _named(
     file: Path, name: str, fps: float | None, loop: bool | None, body: Body | None, quaternion: str
 ) -> list[Clip]:
     clips = import_motion(file, name or None, fps, loop, body, quaternion)
-    if file.suffix.lower() == ".npz" and is_ludus_clip(file):
+    is_clip = file.suffix.lower() == ".npz" and is_ludus_clip(file)
+    if is_clip and (body is None or not is_clip_of_another(file, body)):
         raise DataError(f"{file} is a clip already; 'ludus motions check' looks at it.")
     if body is not None:
         return clips

@@ -122,6 +122,17 @@ def load_clip(path: Path, body: Body | None = None) -> Clip:
     return with_unit_rotations(clip)
 
 
+def is_clip_of_another(path: Path, body: Body) -> bool:
+    """Whether it is of another body, and one that comes with Ludus: then it can be brought onto this one."""
+    values = read_npz(path, ("body", "body_names", "joint_names"), _MOST_VALUES)
+    names = [
+        [str(name) for name in values.get(part, np.zeros(0)).ravel()] for part in ("body_names", "joint_names")
+    ]
+    if names == [list(body.bodies), list(body.joints)]:
+        return False
+    return str(values.get("body", _OLDEST_BODY)) in SHIPPED_BODIES and _named_body(path, values) is not body
+
+
 def with_unit_rotations(clip: Clip) -> Clip:
     """The same clip: files are rounded, but a heading or a product takes rotations to be of unit length."""
     return replace(clip, root_quat=clip.root_quat / np.linalg.norm(clip.root_quat, axis=1, keepdims=True))

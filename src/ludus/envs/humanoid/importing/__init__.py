@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from ludus.bodies import Body
-from ludus.envs.humanoid.clip import Clip, load_clip
+from ludus.envs.humanoid.clip import Clip, is_clip_of_another, load_clip
 from ludus.envs.humanoid.importing.bvh import read_bvh
 from ludus.envs.humanoid.importing.deepmimic import read_deepmimic
 from ludus.envs.humanoid.importing.motion import Motion, make_clip, read_text
@@ -38,15 +38,28 @@ def import_motion(
     path = Path(path)
     _check_there(path)
     if path.suffix.lower() == ".npz" and (body is None or is_ludus_clip(path)):
-        return [load_clip(path, body)]
+        return [_ludus_clip(path, name, loop, body)]
     if body is not None and body.name != _HUMAN:
-        if path.suffix.lower() not in ROBOT_SUFFIXES:
-            raise DataError(f"{path} is a human's motion; motions of {body.name} are read from {READ_OF_ROBOTS}.")
-        return [import_robot_motion(path, body, name or clip_name(path), fps, loop, quaternion)]
+        if path.suffix.lower() in ROBOT_SUFFIXES:
+            return [import_robot_motion(path, body, name or clip_name(path), fps, loop, quaternion)]
+        return [_onto(body, clip) for clip in import_motion(path, name, fps, loop)]  # a human's
     motion = _with_rate(read_motion(path, fps), fps)
     if loop is not None:
         motion = replace(motion, loop=loop)
     return [make_clip(motion, name or clip_name(path), source=path.name, where=str(path))]
+
+
+def _ludus_clip(path: Path, name: str | None, loop: bool | None, body: Body | None) -> Clip:
+    if body is None or not is_clip_of_another(path, body):
+        return load_clip(path, body)
+    clip = load_clip(path)
+    return _onto(body, replace(clip, name=name or clip.name, loop=clip.loop if loop is None else loop))
+
+
+def _onto(body: Body, clip: Clip) -> Clip:
+    from ludus.envs.humanoid.retargeting import retarget  # it needs this package's floor
+
+    return retarget(clip, body)
 
 
 def clip_name(path: Path) -> str:
