@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from ludus.bodies import find_body
+from ludus.envs.bodies import find_body
 from ludus.envs.humanoid.catalogue import find_clips, find_files, load_any
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.config import HumanoidConfig

@@ -2,7 +2,7 @@
 
 import mujoco
 
-from ludus.bodies import find_body
+from ludus.envs.bodies import find_body
 from ludus.envs.humanoid.importing.skeleton import BODIES, HINGES, JOINTS
 
 __all__ = ["BODIES", "HINGES", "JOINTS"]

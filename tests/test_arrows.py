@@ -48,7 +48,10 @@ MAP = {
     "saved_run": "algorithms.registry config config_files errors policies ranges settings training trust",
     "rewards": "algorithms data errors policies saved_run show training",
     "recording": "data envs errors saved_run",
-    "export": "envs.interface envs.row_space errors files policies saved_run training.run_facts version",
+    "onnx_files": "errors files",
+    "export_tracker": "envs errors onnx_files policies saved_run",
+    "export": "envs.interface envs.row_space errors export_tracker onnx_files policies saved_run "
+    "training.run_facts version",
     "viewing": "envs errors policies show training",
     "provenance": "config envs errors presets version",
     "measuring": "config config_files envs errors policies presets ranges saved_run show training viewing",
@@ -56,6 +59,7 @@ MAP = {
     "training.run_folder",
     "filming": "config envs errors measuring policies saved_run show training viewing",
     "motion_viewing": "envs errors show",
+    "body_drawing": "envs show",
     "new_runs": "config config_files errors files training trust",
     "run_pages": "envs errors measuring policies rewards saved_run show training trust viewing",
     "run_end": "algorithms.registry config envs errors files measuring new_runs run_pages saved_run show training",
@@ -71,7 +75,7 @@ MAP = {
     "run_end runs saved_run seed_processes setting_names settings show stages training trust",
     "run": "config envs errors experiment export filming policies ranges rewards run_pages runs saved_run "
     "show training",
-    "commands": "algorithms.registry algorithms.summaries comparing config config_files data declared envs errors "
+    "commands": "algorithms body_drawing.registry algorithms.summaries comparing config config_files data declared envs errors "
     "experiment export files filming launchers listing measuring motion_viewing presets ranges ranks "
     "ray_cluster recording rewards run_end run_pages runs saved_run scaffold setting_names settings "
     "show stages sweeping "

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from ludus.bodies import Body, find_body
-from ludus.bodies.checks import check_body
+from ludus.envs.bodies import Body, find_body
+from ludus.envs.bodies.checks import check_body
 from ludus.errors import ConfigError
 
 G1 = pytest.mark.skipif(find_spec("mjlab") is None, reason="the G1's model is in the package mjlab")

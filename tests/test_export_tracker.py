@@ -16,7 +16,7 @@ import torch
 pytest.importorskip("scipy", reason="SciPy is not installed")
 import ludus
 from humanoid_envs import set_pose, set_time
-from ludus.bodies import find_body
+from ludus.envs.bodies import find_body
 from ludus.envs.humanoid.clip import Clip, save_clip
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.factory import library_of, make_humanoid
@@ -214,6 +214,17 @@ def test_absolute_actions_are_added_to_the_default_pose_as_controllers_do(tmp_pa
     np.testing.assert_allclose(found["joint_targets"], default + np.array(scale) * found["actions"], atol=1e-3)
     pose = library_of(HumanoidConfig(clips="bow"), "cpu").mean_pose()
     np.testing.assert_allclose(json.loads(texts["ludus_tracker"])["default_joint_pos"], pose, atol=1e-7)
+
+
+def test_motors_that_are_led_have_their_lead_inside_or_as_an_input(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", **{"env.actions": "feedforward", "env.clips": "bow"})
+    assert export_onnx(run, tmp_path / "bow.onnx") <= 1e-5
+    assert export_onnx(run, tmp_path / "live.onnx", clip_as_input=True) <= 1e-5
+    mujoco.mj_saveModel(find_body("humanoid").model, str(tmp_path / "bow.mjb"))
+    _, kept = follow(tmp_path / "bow.onnx", "--model", tmp_path / "bow.mjb")
+    assert assert_alike(run, kept) > 10
+    live = open_session(tmp_path / "live.onnx")
+    assert [value.name for value in live.get_inputs()] == ["obs", "joint_pos", "motor_lead"]
 
 
 # Outside Ludus ------------------------------------------------------------------------------------------

@@ -35,9 +35,9 @@ from humanoid_envs import (
     walk_clip,
 )
 from ludus.algorithms.on_policy.job import OnPolicyJob
-from ludus.bodies import Body, find_body
-from ludus.bodies.mirror import mirror_of, partners_in
 from ludus.envs import make_eval_env, make_vec_env
+from ludus.envs.bodies import Body, find_body
+from ludus.envs.bodies.mirror import mirror_of, partners_in
 from ludus.envs.check import check_env
 from ludus.envs.humanoid.clip import mirrored, save_clip
 from ludus.envs.humanoid.config import HumanoidConfig

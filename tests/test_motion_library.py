@@ -21,7 +21,7 @@ from scipy.spatial.transform import Rotation, Slerp
 
 from humanoid_body import BODIES, JOINTS, body_model, forward_kinematics, load_body, lowest_points
 from humanoid_envs import about_z, quat_of, slow_kinematics, standing_clip, walk_clip, yaw_of
-from ludus.bodies import rotations
+from ludus.envs.bodies import rotations
 from ludus.envs.humanoid.clip import Clip, load_clip, save_clip
 from ludus.envs.humanoid.importing import import_motion
 from ludus.envs.humanoid.motions import MotionLibrary, Reference

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from humanoid_body import BODIES, HINGES, HUMANOID, JOINTS, body_model, forward_kinematics, load_body
-from ludus.bodies.rotations import about_axis, multiply, rotate
+from ludus.envs.bodies.rotations import about_axis, multiply, rotate
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.importing import import_motion, read_motion
 from ludus.envs.humanoid.importing.floor import lowest_of_clip, put_on_floor

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from ludus.bodies import Body, find_body
-from ludus.bodies.rotations import from_rotation_vector, rotate
 from ludus.cli import run_verb
+from ludus.envs.bodies import Body, find_body
+from ludus.envs.bodies.rotations import from_rotation_vector, rotate
 from ludus.envs.humanoid.catalogue import clip_files
 from ludus.envs.humanoid.checks import check_motion
 from ludus.envs.humanoid.clip import Clip, load_clip, save_clip

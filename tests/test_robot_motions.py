@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from ludus.bodies import Body, find_body
-from ludus.bodies.rotations import about_axis
 from ludus.cli import run_verb
+from ludus.envs.bodies import Body, find_body
+from ludus.envs.bodies.rotations import about_axis
 from ludus.envs.humanoid.checks import check_motion
 from ludus.envs.humanoid.clip import Clip, load_clip, save_clip
 from ludus.envs.humanoid.importing import import_motion

@@ -12,8 +12,8 @@ pytest.importorskip("mujoco_warp", reason="MuJoCo Warp is not installed: pip ins
 
 import warp
 
-from ludus.bodies import find_body
 from ludus.envs import make_vec_env
+from ludus.envs.bodies import find_body
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.kuka.config import KukaConfig
 from ludus.envs.kuka.task import SUBSTEPS, scene_path

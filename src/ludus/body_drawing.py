@@ -5,7 +5,7 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from ludus.bodies import Body
+from ludus.envs.bodies import Body
 from ludus.envs.mujoco.film import PICTURES, FilmCamera, Shot
 from ludus.show import playback as replays
 from ludus.show.mujoco_scene import bounds, framing, pose, view_angles

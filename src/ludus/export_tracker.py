@@ -29,8 +29,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.bodies import Body
-from ludus.bodies.model_files import write_model
+from ludus.envs.bodies import Body
+from ludus.envs.bodies.model_files import write_model
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.factory import library_of
 from ludus.envs.humanoid.mimic import ESTIMATED, MimicTask
@@ -69,11 +69,14 @@ class Tracker:
     terms: Sequence[Mapping[str, Any]]  # of an observation, in order
     about_clip: Mapping[str, Any] | None
     clip: Clip | None  # None: an input
+    lead: Tensor | None  # [steps, motors] of a clip whose motors are led; see feedforward.py
     run: str
 
     @property
-    def residual(self) -> bool:
-        return self.config.actions == "residual"
+    def around(self) -> tuple[str, ...]:
+        """What targets are made of, besides actions, one step ahead; of absolute actions nothing is."""
+        kinds = {"residual": ("joint_pos", "joint_vel"), "feedforward": ("joint_pos", "motor_lead")}
+        return kinds.get(self.config.actions, ())
 
 
 def tracker_of(
@@ -116,6 +119,7 @@ def tracker_of(
         terms=terms,
         about_clip=None if clip_as_input else _about(library, number),
         clip=None if clip_as_input else clip_at_steps(library, number),
+        lead=None if clip_as_input or config.actions != "feedforward" else _at_steps(library, number).lead,
         run=folder.resolve().name,
     )
 
@@ -167,11 +171,15 @@ def _steps(library: MotionLibrary, number: int) -> int:
 
 def clip_at_steps(library: MotionLibrary, number: int) -> Clip:
     """A clip of the library at every control step; a looping one goes on for as long as an episode can."""
-    time = torch.arange(_steps(library, number), dtype=torch.float64) * library.body.dt
-    reference = library.at(torch.full((len(time),), number), time)
+    reference = _at_steps(library, number)
     turning, moving = _body_velocities(library.body, reference)
     joint_pos, joint_vel = reference.qpos[:, 7:], reference.qvel[:, 6:]
     return Clip(joint_pos, joint_vel, reference.body_pos, reference.body_quat, moving, turning)
+
+
+def _at_steps(library: MotionLibrary, number: int) -> Reference:
+    time = torch.arange(_steps(library, number), dtype=torch.float64) * library.body.dt
+    return library.at(torch.full((len(time),), number), time)
 
 
 def _body_velocities(body: Body, reference: Reference) -> tuple[Tensor, Tensor]:
@@ -196,7 +204,7 @@ class _Step(torch.nn.Module):
 
     def __init__(self, tracker: Tracker) -> None:
         super().__init__()
-        self.policy, self.residual, self.inside = tracker.policy, tracker.residual, tracker.clip is not None
+        self.policy, self.around, self.inside = tracker.policy, tracker.around, tracker.clip is not None
         motors = torch.as_tensor(tracker.body.motors)
         self.register_buffer("motors", motors)
         self.register_buffer("center", tracker.center[motors][None])
@@ -204,6 +212,8 @@ class _Step(torch.nn.Module):
         self.register_buffer("lag", torch.as_tensor(tracker.body.lag, dtype=torch.float32))
         for name, values in (tracker.clip._asdict() if tracker.clip is not None else {}).items():
             self.register_buffer(f"clip_{name}", values)  # outputs have the names without
+        if tracker.lead is not None:
+            self.register_buffer("clip_motor_lead", tracker.lead)
 
     def forward(self, obs: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
         memory = others[-1] if self.policy.state_size else self.policy.start(0)
@@ -215,12 +225,18 @@ class _Step(torch.nn.Module):
             step = others[0].reshape(-1)
             now, ahead = (place.clamp(0.0, float(last)).long() for place in (step, step + 1.0))
             frame = [self._clip_at(name, now) for name in Clip._fields]
-            others = (self._clip_at("joint_pos", ahead), self._clip_at("joint_vel", ahead))
-        if self.residual:
-            position, velocity = (values.index_select(1, self.get_buffer("motors")) for values in others[:2])
-            center = position + self.get_buffer("lag") * velocity
+            others = tuple(self._clip_at(name, ahead) for name in self.around)
+        if self.around:
+            center = others[0].index_select(1, self.get_buffer("motors")) + self._lead(others[1])
         targets = center + self.get_buffer("scale") * actions
         return (actions, *frame, targets, *[new_state] * bool(self.policy.state_size))
+
+    def _lead(self, ahead: Tensor) -> Tensor:
+        """[n, motors] rad by which targets are ahead: as given, or by the motors' lag at these velocities."""
+        if "motor_lead" in self.around:
+            return ahead
+        velocity: Tensor = ahead.index_select(1, self.get_buffer("motors"))
+        return self.get_buffer("lag") * velocity
 
     def _clip_at(self, name: str, step: Tensor) -> Tensor:
         return self.get_buffer(f"clip_{name}").index_select(0, step)
@@ -238,8 +254,9 @@ def _inputs(tracker: Tracker) -> dict[str, Tensor]:
     if tracker.clip is not None:
         steps = len(tracker.clip.joint_pos)
         inputs["time_step"] = torch.linspace(-1.0, steps + 3.0, 16)[torch.randperm(16, generator=generator), None]
-    elif tracker.residual:
-        inputs |= {name: some(len(tracker.body.joints)) for name in ("joint_pos", "joint_vel")}
+    else:
+        widths = {"motor_lead": len(tracker.body.motors)}
+        inputs |= {name: some(widths.get(name, len(tracker.body.joints))) for name in tracker.around}
     if tracker.policy.state_size:
         inputs["state"] = 0.5 * some(tracker.policy.state_size)
     return inputs

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ludus.bodies.rotations import multiply, rotate
+from ludus.envs.bodies.rotations import multiply, rotate
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.seam import cycle_later
 from ludus.errors import LudusError

@@ -12,8 +12,8 @@ import mujoco
 import numpy as np
 import torch
 
-from ludus.bodies import find_body
-from ludus.bodies.rotations import rotate
+from ludus.envs.bodies import find_body
+from ludus.envs.bodies.rotations import rotate
 from ludus.envs.humanoid.clip import Clip
 from posing import HEEL, TOE, Poses, qpos_of
 

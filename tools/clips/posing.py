@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ludus.bodies import find_body
+from ludus.envs.bodies import find_body
 from ludus.envs.humanoid.importing.skeleton import JOINTS
 
 SIDES = ("right", "left")

@@ -11,7 +11,7 @@ from ludus.commands.arguments import Flag, Verb, call, run_verb_of
 from ludus.errors import LudusError, plain_text
 
 if TYPE_CHECKING:
-    from ludus.bodies import Body  # which loads MuJoCo
+    from ludus.envs.bodies import Body  # which loads MuJoCo
 
 _USAGE = """usage: ludus body COMMAND …
 
@@ -38,7 +38,7 @@ def _check(arguments: list[str]) -> None:
             picture: Where the drawing goes, .png or .html; by default NAME.png in this folder.
             json: Print it as JSON, and draw only where --picture says.
         """
-        from ludus.bodies.checks import check_body
+        from ludus.envs.bodies.checks import check_body
         from ludus.envs.findings import format_findings
 
         found, findings = check_body(body)
@@ -75,7 +75,7 @@ def _draw(found: "Body", picture: Path, tell: bool) -> None:
 def _list(arguments: list[str]) -> None:
     def command() -> None:
         """Show the bodies that come with Ludus, and whether their models are there."""
-        from ludus.bodies.body import SHIPPED_BODIES, find_body
+        from ludus.envs.bodies.body import SHIPPED_BODIES, find_body
 
         for name in SHIPPED_BODIES:
             try:

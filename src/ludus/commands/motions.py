@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 import tyro
 
-from ludus.bodies import Body, find_body
 from ludus.commands.arguments import Flag, Verb, call, run_verb_of
+from ludus.envs.bodies import Body, find_body
 from ludus.envs.findings import Finding, format_findings
 from ludus.envs.humanoid.catalogue import (
     OWN_FOLDER,

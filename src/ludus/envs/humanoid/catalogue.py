@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ludus.bodies import Body
+from ludus.envs.bodies import Body
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.importing import SOURCE_SUFFIXES, import_motion
 from ludus.errors import ConfigError, DataError, did_you_mean, listable

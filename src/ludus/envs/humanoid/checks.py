@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.bodies import Body
-from ludus.bodies.rotations import conjugate, multiply, rotate, rotation_vector
+from ludus.envs.bodies import Body
+from ludus.envs.bodies.rotations import conjugate, multiply, rotate, rotation_vector
 from ludus.envs.findings import Finding
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.importing.motion import HELD_SHARE

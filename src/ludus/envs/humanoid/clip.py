@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.bodies import Body, find_body
-from ludus.bodies.body import SHIPPED_BODIES
-from ludus.bodies.mirror import mirror_of
+from ludus.envs.bodies import Body, find_body
+from ludus.envs.bodies.body import SHIPPED_BODIES
+from ludus.envs.bodies.mirror import mirror_of
 from ludus.envs.humanoid.npz import read_npz
 from ludus.errors import DataError, plain_text
 from ludus.files import write_whole

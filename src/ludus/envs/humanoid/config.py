@@ -61,8 +61,10 @@ class HumanoidConfig(TermSettings):
     """track: follow a clip pose by pose. speed: move forward at a speed that is asked for, in any way."""
     speed: Annotated[tuple[float, ...], Range(0, 100, longest=2)] = (0.8, 1.6)
     """m/s, the slowest and the fastest that is asked for; of goal speed."""
-    actions: Literal["residual", "absolute"] = "residual"
-    """What actions are added to: the reference's pose one step ahead, or always the mean pose of the clips."""
+    actions: Literal["residual", "feedforward", "absolute"] = "residual"
+    """What actions are added to. residual: the reference's pose one step ahead, and the lag of the motors.
+    feedforward: that pose, and what the motors need to bear weight and inertia there; for soft robots.
+    absolute: always the mean pose of the clips."""
     action_scale: Annotated[float, Range(0, 100)] = 0.0
     """rad that an action of 1 adds; 0: as the body's own file says (0.5 for the humanoid)."""
     future: Annotated[tuple[int, ...], Range(1, 10_000, longest=256)] = (1,)
@@ -93,7 +95,7 @@ class HumanoidConfig(TermSettings):
 
     def with_whole_paths(self) -> Self:
         """The same, with a body and clips that are found again from any folder."""
-        from ludus.bodies.body import whole_name  # which loads MuJoCo
+        from ludus.envs.bodies.body import whole_name  # which loads MuJoCo
         from ludus.envs.humanoid.catalogue import whole_names  # which reads many formats
 
         return dataclasses.replace(self, body=whole_name(self.body), clips=whole_names(self.clips))

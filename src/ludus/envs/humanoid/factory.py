@@ -8,7 +8,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from ludus.bodies import Body, find_body
+from ludus.envs.bodies import Body, find_body
 from ludus.envs.humanoid.catalogue import find_files, load_all
 from ludus.envs.humanoid.clip import Clip, mirrored
 from ludus.envs.humanoid.config import HumanoidConfig
@@ -63,10 +63,11 @@ def library_of(config: HumanoidConfig, device: torch.device | str, evaluation: b
     fastest = max(1.0, *config.playback)
     seconds, ahead = (body.dt * fastest * n for n in (config.max_steps, max(config.future) + config.window + 1))
     chosen = config.test_clips, config.mirror, evaluation and bool(config.test_clips or config.mirror)
-    key = (_versions(config, body), body, *chosen, seconds, ahead, str(device))
+    lead = config.actions == "feedforward"
+    key = (_versions(config, body), body, *chosen, seconds, ahead, lead, str(device))
     library = _libraries.get(key)
     if library is None:
-        library = _libraries[key] = MotionLibrary(played_clips(config, evaluation), seconds, device, ahead)
+        library = _libraries[key] = MotionLibrary(played_clips(config, evaluation), seconds, device, ahead, lead)
     return library
 
 
@@ -121,7 +122,7 @@ def _check(config: HumanoidConfig) -> None:
     check_fields(config, "env.")
     if not config.future:
         raise ConfigError(f"--env.future is {config.future}; it needs frames from 1 (the next) on.")
-    if config.goal == "speed" and (config.discriminate == "error" or config.actions == "residual"):
+    if config.goal == "speed" and (config.discriminate == "error" or config.actions != "absolute"):
         raise ConfigError(
             "--env.goal speed follows no clip: take --env.actions absolute, "
             "and --env.discriminate motion, or nothing to be paid for the speed alone."

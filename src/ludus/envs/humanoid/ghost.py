@@ -5,7 +5,7 @@ from functools import cache
 import mujoco
 import numpy as np
 
-from ludus.bodies import Body
+from ludus.envs.bodies import Body
 
 GHOST_COLOUR = (0.95, 0.35, 0.05, 0.45)
 PREFIX = "ghost_"

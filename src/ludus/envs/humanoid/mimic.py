@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ludus.bodies import Body
-from ludus.bodies.rotations import conjugate, heading, multiply, rotate, rotation_vector, two_axes
+from ludus.envs.bodies import Body
+from ludus.envs.bodies.rotations import conjugate, heading, multiply, rotate, rotation_vector, two_axes
 from ludus.envs.humanoid.config import HumanoidConfig, TrackingReward
 from ludus.envs.humanoid.motions import MotionLibrary, Reference
 from ludus.envs.humanoid.task import FEELING, HumanoidTask

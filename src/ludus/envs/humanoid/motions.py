@@ -14,8 +14,9 @@ import psutil
 import torch
 from torch import Tensor
 
-from ludus.bodies.rotations import conjugate, heading, multiply, rotate, rotation_vector
+from ludus.envs.bodies.rotations import conjugate, heading, multiply, rotate, rotation_vector
 from ludus.envs.humanoid.clip import Clip, with_unit_rotations
+from ludus.envs.humanoid.feedforward import motor_lead
 from ludus.envs.humanoid.seam import cycle_later
 from ludus.errors import ConfigError, DataError
 
@@ -30,16 +31,24 @@ class Reference(NamedTuple):
     qvel: Tensor  # [..., 6 + joints] likewise: the root's velocity in the world, its turning in its own frame, …
     body_pos: Tensor  # [..., key bodies, 3]
     body_quat: Tensor  # [..., key bodies, 4]
+    lead: (
+        Tensor  # [..., motors] rad by which motors' targets are ahead (feedforward.py); [..., 0] if not asked for
+    )
 
 
 class MotionLibrary:
     """Clips of one body on a device. Times are in seconds from a clip's beginning."""
 
     def __init__(
-        self, clips: Sequence[Clip], seconds: float, device: torch.device | str = "cpu", ahead: float = 1.0
+        self,
+        clips: Sequence[Clip],
+        seconds: float,
+        device: torch.device | str = "cpu",
+        ahead: float = 1.0,
+        lead: bool = False,
     ) -> None:
         """A looping clip can be followed from any start in its first cycle for `seconds`, and for a cycle; in both
-        it can be looked `ahead` seconds farther.
+        it can be looked `ahead` seconds farther. `lead`: know by how much motors' targets have to be ahead.
         """
         if not clips:
             raise DataError("There are no clips of motion to imitate.")
@@ -53,12 +62,14 @@ class MotionLibrary:
                 "a policy has one body."
             )
         joints, bodies = len(self.body.joints), len(self.body.key)
-        self._widths = [7 + joints, 6 + joints, 3 * bodies, 4 * bodies]
+        self._widths = [7 + joints, 6 + joints, 3 * bodies, 4 * bodies, len(self.body.motors) * lead]
         self.device = torch.device(device)
         laid_out = [_laid_out(clip, seconds, ahead) for clip in clips]
         lengths = torch.tensor([clip.frames for clip in laid_out])
         _refuse_too_large(int(lengths.sum()), sum(self._widths), self.device)
-        self.table = torch.cat(list(_tables(laid_out, clips))).to(self.device)  # [frames of all clips, width]
+        self.table = torch.cat(list(_tables(laid_out, clips, lead))).to(
+            self.device
+        )  # [frames of all clips, width]
         self._first = (lengths.cumsum(0) - lengths).to(self.device)
         self._last = (lengths - 2).to(self.device)  # the last frame that has one after it
         self._fps = torch.tensor([clip.fps for clip in clips], dtype=torch.float64, device=self.device)
@@ -93,11 +104,11 @@ class MotionLibrary:
 
     def reference_of(self, rows: Tensor) -> Reference:
         """The parts of rows of the table, with rotations of unit length."""
-        qpos, qvel, body_pos, body_quat = rows.split(self._widths, dim=-1)
+        qpos, qvel, body_pos, body_quat, lead = rows.split(self._widths, dim=-1)
         quat = body_quat.unflatten(-1, (len(self.body.key), 4))
         quat = quat / torch.linalg.vector_norm(quat, dim=-1, keepdim=True)
         whole = torch.cat([qpos[..., :3], quat[..., 0, :], qpos[..., 7:]], dim=-1)
-        return Reference(whole, qvel, body_pos.unflatten(-1, (len(self.body.key), 3)), quat)
+        return Reference(whole, qvel, body_pos.unflatten(-1, (len(self.body.key), 3)), quat, lead)
 
 
 def unrolled(clip: Clip, seconds: float) -> Clip:
@@ -148,24 +159,31 @@ def _laid_out(clip: Clip, seconds: float, ahead: float) -> Clip:
     return unrolled(clip, clip.duration + max(seconds, clip.duration) + ahead)
 
 
-def _tables(laid_out: Sequence[Clip], clips: Sequence[Clip]) -> Iterator[Tensor]:
+def _tables(laid_out: Sequence[Clip], clips: Sequence[Clip], lead: bool) -> Iterator[Tensor]:
     """[frames, width] of every clip, float32; `clips` as they were before they were laid out."""
     batch: list[tuple[Clip, Clip]] = []
     for pair in zip(laid_out, clips, strict=True):
         if batch and sum(clip.frames for clip, _ in batch) + pair[0].frames > _FRAMES_AT_ONCE:
-            yield from _batch_of_tables(batch)
+            yield from _batch_of_tables(batch, lead)
             batch = []
         batch.append(pair)
-    yield from _batch_of_tables(batch)
+    yield from _batch_of_tables(batch, lead)
 
 
-def _batch_of_tables(batch: Sequence[tuple[Clip, Clip]]) -> Iterator[Tensor]:
+def _batch_of_tables(batch: Sequence[tuple[Clip, Clip]], lead: bool) -> Iterator[Tensor]:
     body, lengths = batch[0][0].body, [clip.frames for clip, _ in batch]
     poses = torch.as_tensor(np.concatenate([clip.qpos for clip, _ in batch]))
     places, turns = body.kinematics.forward(poses[:, :3], poses[:, 3:7], poses[:, 7:])
     parts = zip(batch, places[:, body.key].split(lengths), turns[:, body.key].split(lengths), strict=True)
     for (clip, original), body_pos, body_quat in parts:
-        yield _table(clip, original.frames - 1, body_pos, body_quat).to(torch.float32)
+        table = _table(clip, original.frames - 1, body_pos, body_quat)
+        yield (_with_lead(table, clip) if lead else table).to(torch.float32)
+
+
+def _with_lead(table: Tensor, clip: Clip) -> Tensor:
+    poses, joints = clip.qpos, len(clip.body.joints)
+    qvel = table[:, 7 + joints : 13 + 2 * joints].numpy()
+    return torch.cat([table, torch.as_tensor(motor_lead(clip.body, poses, qvel, clip.fps))], dim=1)
 
 
 def _table(clip: Clip, cycle: int, body_pos: Tensor, body_quat: Tensor) -> Tensor:

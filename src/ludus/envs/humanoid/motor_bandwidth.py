@@ -13,7 +13,7 @@ import mujoco
 import torch
 from torch import Tensor
 
-from ludus.bodies import Body
+from ludus.envs.bodies import Body
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.motions import MotionLibrary
 from ludus.envs.mujoco.simulator import CpuSimulator

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.bodies.rotations import conjugate, from_rotation_vector, multiply, rotation_vector
+from ludus.envs.bodies.rotations import conjugate, from_rotation_vector, multiply, rotation_vector
 from ludus.envs.humanoid.clip import Clip
 
 CLOSE_RAD = 1.0  # a larger jump of a joint at the seam is left as it is, and reported

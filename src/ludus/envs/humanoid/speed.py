@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ludus.bodies.rotations import conjugate, heading, rotate
+from ludus.envs.bodies.rotations import conjugate, heading, rotate
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.motions import MotionLibrary
 from ludus.envs.humanoid.task import FEELING, HumanoidTask, from_root

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from ludus.bodies import Body
-from ludus.bodies.rotations import from_rotation_vector, multiply
+from ludus.envs.bodies import Body
+from ludus.envs.bodies.rotations import from_rotation_vector, multiply
 
 # The most that each number is off, at noise 1, as mjlab's tracking task has it.
 _PLACE = (0.05, 0.05, 0.01)  # m

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.bodies import Body
-from ludus.bodies.rotations import conjugate, heading, multiply, rotate, two_axes
+from ludus.envs.bodies import Body
+from ludus.envs.bodies.rotations import conjugate, heading, multiply, rotate, two_axes
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.motions import MotionLibrary, Reference
 from ludus.envs.humanoid.start_noise import StartNoise
@@ -92,10 +92,16 @@ class HumanoidTask(SimTask):
     # Acting -------------------------------------------------------------------------------------
     def control(self, action: Tensor) -> None:
         center = self._mean_pose[self._motors]
-        if self.config.actions == "residual":
+        if self.config.actions != "absolute":
             ahead = self.library.reference_of(self._next)
-            center = ahead.qpos[:, 7:][:, self._motors] + self._motor_lag * ahead.qvel[:, 6:][:, self._motors]
+            center = ahead.qpos[:, 7:][:, self._motors] + self._lead(ahead)
         self._ctrl.copy_(center + self._action_scale * action)
+
+    def _lead(self, ahead: Reference) -> Tensor:
+        """[rows, motors] rad by which targets are ahead of the reference."""
+        if self.config.actions == "feedforward":
+            return ahead.lead
+        return self._motor_lag * ahead.qvel[:, 6:][:, self._motors]
 
     # Seeing -------------------------------------------------------------------------------------
     sight: Sight

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ludus.bodies import Body
+from ludus.envs.bodies import Body
 from ludus.envs.humanoid.clip import Clip, is_clip_of_another, load_clip
 from ludus.envs.humanoid.importing.bvh import read_bvh
 from ludus.envs.humanoid.importing.deepmimic import read_deepmimic

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ludus.bodies.rotations import about_axis, multiply, rotate, rotate_back
+from ludus.envs.bodies.rotations import about_axis, multiply, rotate, rotate_back
 from ludus.envs.humanoid.importing.bvh_file import (
     Bvh,
     begins_with_rest_pose,

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ludus.bodies.rotations import about_axis, multiply, rotate
+from ludus.envs.bodies.rotations import about_axis, multiply, rotate
 from ludus.envs.humanoid.importing.hinges import axis
 from ludus.envs.humanoid.importing.motion import check_size, short_lines
 from ludus.errors import DataError

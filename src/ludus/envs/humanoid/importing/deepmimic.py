@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ludus.bodies.rotations import multiply
+from ludus.envs.bodies.rotations import multiply
 from ludus.envs.humanoid.importing.hinges import turn
 from ludus.envs.humanoid.importing.motion import Motion, check_size
 from ludus.errors import DataError, plain_text

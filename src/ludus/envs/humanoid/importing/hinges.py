@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.bodies import find_body
-from ludus.bodies.rotations import about_axis, rotate
+from ludus.envs.bodies import find_body
+from ludus.envs.bodies.rotations import about_axis, rotate
 
 _AXES = {"x": (1.0, 0.0, 0.0), "y": (0.0, 1.0, 0.0), "z": (0.0, 0.0, 1.0)}
 _SMOOTHNESS = 1e3  # what a squared radian between two frames costs, against one beyond a limit

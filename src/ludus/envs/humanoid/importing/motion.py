@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.bodies.rotations import slerp
+from ludus.envs.bodies.rotations import slerp
 from ludus.envs.humanoid.clip import FARTHEST, Clip, check_clip
 from ludus.envs.humanoid.importing.floor import put_on_floor
 from ludus.envs.humanoid.importing.hinges import hinge_angles

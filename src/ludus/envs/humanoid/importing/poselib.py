@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.bodies.rotations import multiply
+from ludus.envs.bodies.rotations import multiply
 from ludus.envs.humanoid.importing.motion import MOST_POSES, Motion, check_size, read_source
 from ludus.envs.humanoid.importing.pickles import BROKEN, Array, numbers, unpickled
 from ludus.envs.humanoid.importing.retarget import LIMBS, from_rotations, our_leg, shortest_turn

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from ludus.bodies import find_body
-from ludus.bodies.rotations import (
+from ludus.envs.bodies import find_body
+from ludus.envs.bodies.rotations import (
     about_axis,
     conjugate,
     from_rotation_vector,

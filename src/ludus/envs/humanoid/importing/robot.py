@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ludus.bodies import Body
-from ludus.bodies.rotations import rotate
+from ludus.envs.bodies import Body
+from ludus.envs.bodies.rotations import rotate
 from ludus.envs.humanoid.clip import MOST_FRAMES, Clip, check_clip
 from ludus.envs.humanoid.importing.floor import put_on_floor
 from ludus.envs.humanoid.importing.motion import check_size, read_source

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.bodies.rotations import about_axis, multiply, rotate
+from ludus.envs.bodies.rotations import about_axis, multiply, rotate
 from ludus.envs.humanoid.importing.hinges import axis, turn
 from ludus.envs.humanoid.importing.motion import Motion, check_size, read_text, short_lines
 from ludus.envs.humanoid.importing.retarget import from_rotations, our_leg

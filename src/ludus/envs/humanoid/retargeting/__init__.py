@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import torch
 
-from ludus.bodies import Body
-from ludus.bodies.rotations import conjugate, multiply, rotate
+from ludus.envs.bodies import Body
+from ludus.envs.bodies.rotations import conjugate, multiply, rotate
 from ludus.envs.humanoid.clip import Clip, check_clip
 from ludus.envs.humanoid.importing.floor import put_on_floor
 from ludus.envs.humanoid.motions import unrolled

@@ -7,7 +7,7 @@ import mujoco
 import numpy as np
 import torch
 
-from ludus.bodies import Body
+from ludus.envs.bodies import Body
 from ludus.envs.humanoid.retargeting.figure import SIDES, Figure
 from ludus.envs.humanoid.retargeting.goals import Goals
 from ludus.envs.humanoid.retargeting.solver import Poses

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.bodies import Body
-from ludus.bodies.rotations import rotate
+from ludus.envs.bodies import Body
+from ludus.envs.bodies.rotations import rotate
 from ludus.envs.humanoid.clip import Clip
 
 _STANDS_M, _STANDS_SPEED = 0.03, 0.5  # m above the floor, m/s along it: at half of both a foot stands firmly

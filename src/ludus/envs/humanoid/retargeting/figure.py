@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.bodies import Body
+from ludus.envs.bodies import Body
 from ludus.errors import ConfigError
 
 SIDES = ("left", "right")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ludus.bodies.rotations import conjugate, multiply, rotate
+from ludus.envs.bodies.rotations import conjugate, multiply, rotate
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.retargeting.figure import LIMBS, SIDES, Figure
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ludus.bodies import Body
-from ludus.bodies.rotations import conjugate, from_rotation_vector, multiply, rotate, rotation_vector
+from ludus.envs.bodies import Body
+from ludus.envs.bodies.rotations import conjugate, from_rotation_vector, multiply, rotate, rotation_vector
 from ludus.envs.humanoid.retargeting.goals import Goals
 
 _DAMPING = 1e-4

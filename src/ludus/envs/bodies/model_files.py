@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import mujoco
 
-from ludus.bodies.body import Body
+from ludus.envs.bodies.body import Body
 from ludus.errors import LudusError, plain_text
 from ludus.files import write_whole
 

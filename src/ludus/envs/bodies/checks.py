@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import mujoco
 import numpy as np
 
-from ludus.bodies.body import LIKE_RADIANS, Body, find_body
+from ludus.envs.bodies.body import LIKE_RADIANS, Body, find_body
 from ludus.envs.findings import Finding
 from ludus.errors import ConfigError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from ludus.bodies.settings import BodySettings, ContactRule, MotorGroup, Motors, matching
+from ludus.envs.bodies.settings import BodySettings, ContactRule, MotorGroup, Motors, matching
 from ludus.errors import ConfigError, did_you_mean, plain_text
 from ludus.files import open_regular
 

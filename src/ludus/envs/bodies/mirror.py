@@ -13,7 +13,7 @@ import mujoco
 import numpy as np
 import torch
 
-from ludus.bodies.body import Body
+from ludus.envs.bodies.body import Body
 from ludus.errors import ConfigError
 
 _SIDES = {"left": "right", "right": "left", "l": "r", "r": "l"}

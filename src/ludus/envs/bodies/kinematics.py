@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ludus.bodies.rotations import about_axis, conjugate, multiply, rotate
+from ludus.envs.bodies.rotations import about_axis, conjugate, multiply, rotate
 
 _DIRECTIONS = 256  # in which the outermost points of round or rough shapes are taken
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from ludus.bodies.kinematics import Kinematics
-from ludus.bodies.model import compiled, furnish, need, read_spec
-from ludus.bodies.settings import BodySettings, matching, model_file, read_settings
+from ludus.envs.bodies.kinematics import Kinematics
+from ludus.envs.bodies.model import compiled, furnish, need, read_spec
+from ludus.envs.bodies.settings import BodySettings, matching, model_file, read_settings
 from ludus.envs.mujoco.robot import is_servo, joint_of
 from ludus.errors import ConfigError, did_you_mean, listable
 
