@@ -75,9 +75,9 @@ MAP = {
     "run_end runs saved_run seed_processes setting_names settings show stages training trust",
     "run": "config envs errors experiment export filming policies ranges rewards run_pages runs saved_run "
     "show training",
-    "commands": "algorithms.registry algorithms.summaries body_drawing comparing config config_files data declared "
-    "envs errors experiment export files filming launchers listing measuring motion_viewing presets ranges ranks "
-    "ray_cluster recording rewards run_end run_pages runs saved_run scaffold setting_names settings "
+    "commands": "algorithms.registry algorithms.summaries body_drawing comparing config config_files data "
+    "declared envs errors experiment export files filming launchers listing measuring motion_viewing presets "
+    "ranges ranks ray_cluster recording rewards run_end run_pages runs saved_run scaffold setting_names settings "
     "show stages sweeping "
     "training.run_facts training.run_folder training.standing trust",
     "cli": "children commands errors version",  # of the verbs their names: it imports the file of the one in use
