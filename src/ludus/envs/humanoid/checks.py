@@ -252,7 +252,7 @@ def _centre_of_mass(body: Body, positions: Tensor, rotations: Tensor) -> np.ndar
 def _check_sliding(clip: Clip, positions: Tensor, rotations: Tensor) -> Iterator[Finding]:
     worst = ("", 0.0)
     for foot in clip.body.feet:
-        speeds = _sliding(clip, positions, rotations, foot)
+        speeds = sliding(clip, positions, rotations, foot)
         usual = float(np.median(speeds)) if len(speeds) else 0.0
         worst = max(worst, (clip.body.bodies[foot], usual), key=lambda pair: pair[1])
     if not clip.body.feet:
@@ -266,7 +266,7 @@ def _check_sliding(clip: Clip, positions: Tensor, rotations: Tensor) -> Iterator
         yield Finding("ok", f"Feet on the floor slide little: {worst[1]:.2f} m/s is usual.")
 
 
-def _sliding(clip: Clip, positions: Tensor, rotations: Tensor, foot: int) -> np.ndarray:
+def sliding(clip: Clip, positions: Tensor, rotations: Tensor, foot: int) -> np.ndarray:
     """[contacts] m/s along the floor of a point of the foot, where it is the lowest and on the floor."""
     corners, radii = clip.body.kinematics.surface_of(foot)
     if not len(corners):
