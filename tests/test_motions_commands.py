@@ -222,7 +222,7 @@ def follow_slowly(library: MotionLibrary, start: float, steps: int) -> np.ndarra
     data.qpos[:], data.qvel[:] = at(0)[:2]
     distances = np.zeros((steps, len(BODIES)))
     for step in range(steps):
-        qpos, qvel, places, _ = at(step + 1)
+        qpos, qvel, places, *_ = at(step + 1)
         data.ctrl[:] = qpos[7:] + MOTOR_LAG * qvel[6:]
         mujoco.mj_step(model, data, SUBSTEPS)
         data.qpos[:7], data.qvel[:6] = qpos[:7], qvel[:6]

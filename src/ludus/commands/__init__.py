@@ -29,7 +29,7 @@ COMMANDS = {
     "export": Command("runs", "RUN FILE.onnx", "the policy, normaliser inside, for other programs"),
     "data": Command("data", "info FILE…", "what recorded data holds, and what is odd about it"),
     "motions": Command("motions", "import|check …", "bring and check clips of motion for a robot"),
-    "body": Command("body", "check FILE", "what is wrong with a robot that is to imitate motion; draws it"),
+    "body": Command("body", "check FILE", "what is wrong with a robot that imitates motion"),
     "record": Command("data", "RUN|scripted", "demonstrations of the KUKA: successes and failures"),
     "label": Command("rewards", "FILE --run RUN", "a copy of recorded data with a learned reward"),
     "list": Command("environments", "", "presets and algorithms"),

@@ -21,6 +21,7 @@ _EXTRAS = {
     "data": (["h5py"], "recorded data: --data, ludus record, ludus data, ludus label"),
     "atari": (["ale_py", "cv2"], "ludus train gym:ALE/…"),
     "box2d": (["Box2D"], "ludus train gym:LunarLander-v3 and the like"),
+    "g1": (["mjlab"], "ludus train mimic --body g1: model and meshes of the Unitree G1"),
     "robotics": (["gymnasium_robotics"], "ludus train gym:FetchReach-v4 --algo sac and the like"),
     "pettingzoo": (["pettingzoo"], "ludus train pettingzoo:…"),
     "gpu": (["warp", "mujoco_warp"], "MuJoCo Warp: KUKA, humanoid and locomotion on a GPU"),
