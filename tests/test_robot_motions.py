@@ -264,6 +264,9 @@ def test_the_commands_take_a_body(
         run_verb("motions", ["check", "trot", "--body", "dog.toml"])
     assert "The motors can follow" in capsys.readouterr().out
     assert ended.value.code in (0, 1)
+    run_verb("motions", ["list"])
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("trot"))
+    assert line.split()[:2] == ["trot", "dog"]
     run_verb("motions", ["view", "trot", "--body", "dog.toml", "--html", "trot.html"])
     assert (tmp_path / "trot.html").stat().st_size > 10_000
     with pytest.raises(LudusError, match="is a clip already"):

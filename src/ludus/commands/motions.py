@@ -23,7 +23,7 @@ from ludus.envs.humanoid.catalogue import (
     load_any,
 )
 from ludus.envs.humanoid.checks import check_motion
-from ludus.envs.humanoid.clip import Clip, is_clip_of_another, save_clip
+from ludus.envs.humanoid.clip import Clip, UnknownBodyError, is_clip_of_another, save_clip
 from ludus.envs.humanoid.importing import READ, READ_OF_ROBOTS, clip_name, import_motion, read_motion
 from ludus.envs.humanoid.importing.robot import is_ludus_clip
 from ludus.errors import ConfigError, DataError, plain_text
@@ -223,6 +223,8 @@ def _list(arguments: list[str]) -> None:
         for path in paths:
             try:
                 rows += [_row(clip, path) for clip in load_any(path)]
+            except UnknownBodyError as error:
+                rows.append((path.stem, error.body, "–", "–", "–", _where(path), "–", "–"))
             except DataError as error:
                 failed += 1
                 print(f"ludus: {error}", file=sys.stderr)
@@ -245,9 +247,12 @@ def _print_table(rows: list[tuple[str, ...]]) -> None:
 
 def _row(clip: Clip, path: Path) -> tuple[str, ...]:
     loop = "loop" if clip.loop else "once"
-    where = "shipped" if is_shipped(path) else "yours" if path.parent == OWN_FOLDER else str(path)
     length = f"{clip.duration:.2f}", f"{clip.fps:g}", loop
-    return clip.name, clip.body.name, *length, where, clip.source or "–", clip.licence or "–"
+    return clip.name, clip.body.name, *length, _where(path), clip.source or "–", clip.licence or "–"
+
+
+def _where(path: Path) -> str:
+    return "shipped" if is_shipped(path) else "yours" if path.parent == OWN_FOLDER else str(path)
 
 
 def _view(arguments: list[str]) -> None:

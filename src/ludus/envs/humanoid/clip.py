@@ -12,7 +12,7 @@ from ludus.envs.bodies import Body, find_body
 from ludus.envs.bodies.body import SHIPPED_BODIES
 from ludus.envs.bodies.mirror import mirror_of
 from ludus.envs.humanoid.npz import read_npz
-from ludus.errors import DataError, plain_text
+from ludus.errors import ConfigError, DataError, plain_text
 from ludus.files import write_whole
 
 FORMAT = "ludus-motion-1"
@@ -24,6 +24,14 @@ _WANTED = ("format", *_TEXTS, "body_names", "joint_names", *_NUMBERS)
 _OLDEST_BODY = "humanoid"  # of clips from before there were others
 _MOST_VALUES = 15_000_000  # of one part: half a million frames of a robot with 30 joints
 _MOST_TEXT = 1000  # characters of a source or licence
+
+
+class UnknownBodyError(DataError):
+    """A clip of a body that is not here."""
+
+    def __init__(self, told: str, body: str) -> None:
+        super().__init__(told)
+        self.body = body
 
 
 @dataclass(frozen=True)
@@ -152,10 +160,12 @@ def _named_body(path: Path, values: dict[str, np.ndarray]) -> Body:
     """The body that a file names; never another file that a stranger's clip would have read."""
     name = plain_text(str(values.get("body", _OLDEST_BODY)), 100)
     if name not in SHIPPED_BODIES:
-        raise DataError(
-            f"{path} is of the body {name}, which does not come with Ludus: give its file, --body FILE."
-        )
-    return find_body(name)
+        told = f"{path} is of the body {name}, which does not come with Ludus: give its file, --body FILE."
+        raise UnknownBodyError(told, name)
+    try:
+        return find_body(name)
+    except ConfigError as error:  # its model is not installed
+        raise UnknownBodyError(f"{path} is of the body {name}. {error}", name) from error
 
 
 def _check_names(path: Path, body: Body, what: str, found: np.ndarray, wanted: tuple[str, ...]) -> None:
