@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from ludus.envs.bodies import find_body
+from ludus.envs.bodies import Body, find_body
 from ludus.envs.humanoid.catalogue import find_clips, find_files, load_any
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.config import HumanoidConfig
@@ -42,8 +42,6 @@ VIEW = 3.2  # m, the side of the square that is drawn of a pose: room for a flip
 SCALE = 100  # pixels of a metre, the same in all strips
 SMOOTH = 2  # drawn so many times larger, for smooth edges
 MARGIN = 16  # pixels, around strips
-HUMANOID = find_body("humanoid")
-DT = HUMANOID.dt
 SPEED_SECONDS = 1.2  # that are shown of a policy which follows no clip
 INK, GREY = (25, 30, 40), (95, 103, 115)
 TITLE, SMALL = ImageFont.load_default(20), ImageFont.load_default(16)
@@ -55,6 +53,8 @@ class Arguments:
     """Names of clips, files or folders."""
     clip: str = ""
     """The same with commas between. Of a run also its own clips by name; by default all of them."""
+    body: str = "humanoid"
+    """Whose clips they are, or become; a run has its own."""
     run: tuple[Path, ...] = ()
     """Draw the best policies of these runs: of loops the last whole cycle of an episode, of others all; where no
     clip is followed, some seconds from the middle of an episode."""
@@ -79,13 +79,23 @@ class Arguments:
 @dataclass
 class Strip:
     title: str
-    qpos: np.ndarray  # [poses, 35], or 70: of a policy, then of its reference
+    qpos: np.ndarray  # [poses, nq], or twice as many: of a policy, then of its reference
     seconds: np.ndarray  # [poses]
+    body: Body
+
+    @property
+    def nq(self) -> int:
+        return 7 + len(self.body.joints)
+
+    @property
+    def model(self) -> mujoco.MjModel:
+        return ghost_model(self.body) if self.qpos.shape[1] > self.nq else self.body.new_model()
 
     @property
     def way(self) -> float:
         """Degrees: where the reference goes, or forward where it stays about where it is."""
-        x, y = self.qpos[-1, -35:-33] - self.qpos[0, -35:-33]
+        reference = slice(-self.nq, 2 - self.nq)
+        x, y = self.qpos[-1, reference] - self.qpos[0, reference]
         return math.degrees(math.atan2(y, x)) if math.hypot(x, y) > 0.5 else 0.0
 
 
@@ -94,7 +104,9 @@ def main(arguments: Arguments) -> None:
     if arguments.run:
         strips = [s for run in arguments.run for s in _policy_strips(run, arguments.names, arguments.poses)]
     else:
-        strips = [_clip_strip(clip, arguments.poses) for clip in find_clips(arguments.names)]
+        strips = [
+            _clip_strip(clip, arguments.poses) for clip in find_clips(arguments.names, find_body(arguments.body))
+        ]
     sheet = _sheet([_draw(strip, arguments) for strip in strips], arguments.columns)
     sheet = sheet.quantize(arguments.colors) if arguments.colors else sheet
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +132,7 @@ def _evenly(frames: int, poses: int, loop: bool) -> np.ndarray:
 def _clip_strip(clip: Clip, poses: int) -> Strip:
     qpos = np.concatenate([clip.root_pos, clip.root_quat, clip.joint_pos], axis=1)
     frames = _evenly(clip.frames, poses, clip.loop)
-    return Strip(clip.name, qpos[frames], frames / clip.fps)
+    return Strip(clip.name, qpos[frames], frames / clip.fps, clip.body)
 
 
 def _policy_strips(run: Path, names: str, poses: int) -> Iterator[Strip]:
@@ -164,12 +176,14 @@ def _policy_strip(env: ShownMimic, policy: Policy, piece: int, poses: int) -> St
     env.show(piece)
     qpos, last = _episode(env, policy, lambda: env.drawn()["qpos"])
     clip, lost = env.library.clips[piece], not bool(last.metrics["success"][0])
-    first, frames = 0, max(1, int(clip.duration / DT + 1e-6))
+    dt = env.body.dt
+    first, frames = 0, max(1, int(clip.duration / dt + 1e-6))
     if clip.loop:  # its last cycle, or what led to the fall: in the first one everybody is near the clip still
-        cycle = clip.duration / DT
+        cycle = clip.duration / dt
         first = max(0, len(qpos) - round(cycle) if lost else round(cycle * (int(len(qpos) / cycle) - 1)))
         frames = round(cycle) + 1
-    return _strip(f"{clip.name}: {env.outcome(last, len(qpos))}", qpos, first + _evenly(frames, poses, clip.loop))
+    title = f"{clip.name}: {env.outcome(last, len(qpos))}"
+    return _strip(title, qpos, first + _evenly(frames, poses, clip.loop), env.body)
 
 
 def _speed_strip(config: HumanoidConfig, policy: Policy, name: str, poses: int) -> Strip:
@@ -180,16 +194,17 @@ def _speed_strip(config: HumanoidConfig, policy: Policy, name: str, poses: int) 
     finally:
         env.close()
     told = {measure: float(values[0]) for measure, values in last.metrics.items()}
-    how = f"{'upright for' if told['success'] else 'fell after'} {len(qpos) * DT:.1f} s"
+    dt = env.body.dt
+    how = f"{'upright for' if told['success'] else 'fell after'} {len(qpos) * dt:.1f} s"
     style = f", nearest pose {told['pose_error']:.0f} mm" if "pose_error" in told else ""
     title = f"{name}: {how}, {told['speed_error']:.2f} m/s off{style}"
-    return _strip(title, qpos, len(qpos) // 2 + _evenly(round(SPEED_SECONDS / DT), poses, loop=False))
+    return _strip(title, qpos, len(qpos) // 2 + _evenly(round(SPEED_SECONDS / dt), poses, loop=False), env.body)
 
 
-def _strip(title: str, qpos: np.ndarray, frames: np.ndarray) -> Strip:
+def _strip(title: str, qpos: np.ndarray, frames: np.ndarray, body: Body) -> Strip:
     """Of a policy, whose episode may have ended before the last of the frames."""
     shown = frames[frames < len(qpos)]
-    return Strip(title, qpos[shown], shown * DT)
+    return Strip(title, qpos[shown], shown * body.dt, body)
 
 
 @torch.no_grad()
@@ -214,14 +229,12 @@ def _on_white(model: mujoco.MjModel) -> mujoco.MjModel:
     model.mat_emission[floor] = 0.35  # white in the sun, a light grey without
     model.light_type[:] = mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
     model.vis.global_.orthographic, model.vis.global_.fovy = 1, VIEW
+    model.vis.global_.offwidth = model.vis.global_.offheight = round(VIEW * SCALE * SMOOTH)
     return model
 
 
 def _draw(strip: Strip, arguments: Arguments) -> Image.Image:
-    model, side = (
-        _on_white(ghost_model(HUMANOID) if strip.qpos.shape[1] > 35 else HUMANOID.new_model()),
-        round(VIEW * SCALE * SMOOTH),
-    )
+    model, side = _on_white(strip.model), round(VIEW * SCALE * SMOOTH)
     with mujoco.Renderer(model, side, side) as renderer:
         return _picture(strip, list(_poses(renderer, strip, arguments)), arguments)
 
@@ -236,8 +249,10 @@ def _poses(renderer: mujoco.Renderer, strip: Strip, arguments: Arguments) -> Ite
         data.qpos[:] = qpos
         # Bodies are moved before the camera instead of it after them: so the light, too, is always the same.
         data.qpos[:2] -= qpos[:2]
-        if len(qpos) > 35:
-            data.qpos[35:37] += arguments.beside * np.array([math.cos(left), math.sin(left)]) - qpos[:2]
+        if len(qpos) > strip.nq:
+            data.qpos[strip.nq : strip.nq + 2] += (
+                arguments.beside * np.array([math.cos(left), math.sin(left)]) - qpos[:2]
+            )
         mujoco.mj_forward(renderer.model, data)
         renderer.update_scene(data, camera)
         yield Image.fromarray(renderer.render()).reduce(SMOOTH)
