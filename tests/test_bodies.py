@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -200,6 +201,35 @@ def test_what_is_wrong_with_a_body_is_said(write: Callable[..., Path], name: str
     with pytest.raises(ConfigError) as raised:
         find_body(str(write((before, after))))
     assert told in str(raised.value)
+
+
+def test_whatever_a_strangers_file_says_is_a_body_or_a_sentence(write: Callable[..., Path]) -> None:
+    file, rng = write(), np.random.default_rng(0)
+    whole = file.read_text()
+    words = [
+        "-1",
+        "1e400",
+        "nan",
+        '"x"',
+        "[]",
+        "{}",
+        "true",
+        "[[a]]",
+        "* ",
+        "\x00",
+        "\u202e",
+        '""',
+        "9" * 400,
+        "[[motors]]",
+    ]
+    for _ in range(300):
+        text = whole
+        for _ in range(int(rng.integers(1, 4))):
+            start = int(rng.integers(len(text)))
+            text = text[:start] + str(rng.choice(words)) + text[start + int(rng.integers(12)) :]
+        file.write_text(text)
+        with suppress(ConfigError):
+            find_body(str(file))
 
 
 def test_a_body_that_is_nowhere() -> None:
