@@ -1,22 +1,26 @@
-"""By how much motors' targets lead the reference, held to MuJoCo's forward dynamics."""
+"""By how much motors' targets lead the reference, held to MuJoCo's dynamics."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import mujoco
 import numpy as np
+import pytest
 import torch
+from torch import Tensor
 
 from humanoid_body import HUMANOID
-from humanoid_envs import library_of, make
-from ludus.envs.bodies import Body
+from ludus.envs.bodies import Body, find_body
 from ludus.envs.humanoid import feedforward
 from ludus.envs.humanoid.catalogue import find_clips
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.factory import make_humanoid
+from ludus.envs.humanoid.feedforward import Moving, Stretch
 from ludus.envs.humanoid.motions import MotionLibrary
 
 FPS = 60.0
+G1 = pytest.mark.skipif(find_spec("mjlab") is None, reason="the G1's model is in the package mjlab")
 
 
 def still(body: Body, height: float, frames: int = 40) -> Clip:
@@ -25,91 +29,111 @@ def still(body: Body, height: float, frames: int = 40) -> Clip:
     return Clip("still", FPS, poses[:, :3], poses[:, 3:7], poses[:, 7:], body=body)
 
 
-def led(clip: Clip, change: Callable[[np.ndarray], None] = lambda qvel: None) -> tuple[np.ndarray, np.ndarray]:
-    """(velocities, leads) at every frame of a clip."""
-    table = MotionLibrary([clip], 0.0).table.double().numpy()
+def parts_of(clip: Clip) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor], list[Stretch]]:
+    """Poses, velocities, places and stretches of a clip."""
     joints = len(clip.body.joints)
-    qvel = table[: clip.frames, 7 + joints : 13 + 2 * joints]
+    table = MotionLibrary([clip], 0.0).table.double()[: clip.frames]
+    return torch.as_tensor(clip.qpos), table[:, 7 + joints : 13 + 2 * joints], clip.bodies(), [
+        Stretch(clip.frames, clip.fps)
+    ]  # fmt: skip
+
+
+def led(clip: Clip, change: Callable[[Tensor], object] = lambda qvel: None) -> np.ndarray:
+    qpos, qvel, places, stretches = parts_of(clip)
     change(qvel)
-    return qvel, feedforward.motor_lead(clip.body, clip.qpos, qvel, clip.fps)
+    return feedforward.motor_lead(clip.body, qpos, qvel, places, stretches).numpy()
 
 
-def test_motors_and_floor_together_are_what_inverse_dynamics_asks_for() -> None:
-    """MuJoCo's own motors at these targets, and the floor's forces applied point by point."""
-    (clip,) = find_clips("stroll")
-    qvel, lead = led(clip)
-    smooth = feedforward._smoothed(qvel, clip.fps)
-    acceleration = np.gradient(smooth, 1 / clip.fps, axis=0)
-    wanted = feedforward._torques_in_the_air(HUMANOID, clip.qpos, smooth, acceleration)
-    points, bodies, weights = feedforward._contacts(HUMANOID, clip.qpos)
-    forces = feedforward._floor_forces(clip.qpos, wanted[:, :6], points, weights)
-    model, data, borne = HUMANOID.model, mujoco.MjData(HUMANOID.model), 0
-    for frame in range(clip.frames):
-        data.qpos[:], data.qvel[:] = clip.qpos[frame], smooth[frame]
-        data.ctrl[:] = clip.joint_pos[frame] + lead[frame]
-        mujoco.mj_forward(model, data)
-        done = data.qfrc_actuator.copy()
-        for point, body, force in zip(points[frame], bodies, forces[frame], strict=True):
-            mujoco.mj_applyFT(model, data, force, np.zeros(3), point, HUMANOID.root + int(body), done)
-        np.testing.assert_allclose(done[6:], wanted[frame, 6:], atol=1e-6)
-        borne += bool(np.linalg.norm((wanted[frame] - done)[:3]) < 0.02 * 9.81 * model.body_mass.sum())
-    assert borne > 0.8 * clip.frames  # the root, which no motor moves; both feet may be about to lift
+def swinging(body: Body, fps: float, frames: int = 60) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Poses, velocities and accelerations of a body that turns, falls and moves all its joints."""
+    model, rng = body.model, np.random.default_rng(0)
+    qpos, qvel, time = np.zeros((frames, model.nq)), np.zeros((frames, model.nv)), np.arange(frames) / fps
+    swing, phase = rng.uniform(-4, 4, model.nv), rng.uniform(0, 6, model.nv)
+    qvel[:] = swing * np.cos(3 * time[:, None] + phase)
+    qpos[0, :] = body.default_qpos
+    qpos[0, 3:7] = [0.5, 0.5, -0.5, 0.5]
+    for frame in range(1, frames):
+        middle = (qvel[frame - 1] + qvel[frame]) / 2
+        qpos[frame] = qpos[frame - 1]
+        mujoco.mj_integratePos(model, qpos[frame], middle, 1 / fps)
+    return qpos, qvel, -3 * swing * np.sin(3 * time[:, None] + phase)
 
 
-def test_inverse_dynamics_give_the_accelerations_back() -> None:
-    (clip,) = find_clips("jog")
-    qvel, _ = led(clip)
-    acceleration = np.gradient(qvel, 1 / clip.fps, axis=0)
-    wanted = feedforward._torques_in_the_air(HUMANOID, clip.qpos, qvel, acceleration)
-    model = HUMANOID.new_model()
+@pytest.mark.parametrize("name", ["humanoid", pytest.param("g1", marks=G1)])
+def test_the_torques_are_those_of_mujocos_inverse_dynamics(name: str) -> None:
+    body, fps = find_body(name), 2000.0
+    qpos, qvel, qacc = swinging(body, fps)
+    poses, stretches = torch.as_tensor(qpos), [Stretch(len(qpos), fps)]
+    places = body.kinematics.forward(poses[:, :3], poses[:, 3:7], poses[:, 7:])
+    moving = Moving(body, poses, torch.as_tensor(qvel), places)
+    root, joints = moving.generalised(moving.inertia(stretches))
+    joints = joints + feedforward._of_joints(body, poses, torch.as_tensor(qvel), torch.as_tensor(qacc))
+    model = body.new_model()
     off = mujoco.mjtDisableBit
     model.opt.disableflags |= int(off.mjDSBL_CONSTRAINT.value) | int(off.mjDSBL_ACTUATION.value)
-    model.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER
+    model.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER  # others answer for accelerations of whole time steps
     data = mujoco.MjData(model)
-    for frame in range(0, clip.frames, 5):
-        data.qpos[:], data.qvel[:], data.qfrc_applied[:] = clip.qpos[frame], qvel[frame], wanted[frame]
-        mujoco.mj_forward(model, data)
-        np.testing.assert_allclose(data.qacc, acceleration[frame], atol=1e-6)
+    for frame in range(5, len(qpos) - 5, 5):
+        data.qpos[:], data.qvel[:], data.qacc[:] = qpos[frame], qvel[frame], qacc[frame]
+        mujoco.mj_inverse(model, data)
+        scale = np.abs(data.qfrc_inverse).max()
+        np.testing.assert_allclose(root[frame], data.qfrc_inverse[:6], atol=2e-3 * scale)
+        np.testing.assert_allclose(joints[frame], data.qfrc_inverse[6:], atol=2e-3 * scale)
+
+
+def test_stretches_know_nothing_of_each_other() -> None:
+    """Two clips side by side are led as each alone."""
+    clips = [*find_clips("stroll"), *find_clips("bow")]
+    both = [torch.cat(values) for values in zip(*(parts_of(clip)[:2] for clip in clips), strict=True)]
+    places = [torch.cat(values) for values in zip(*(clip.bodies() for clip in clips), strict=True)]
+    stretches = [Stretch(clip.frames, clip.fps) for clip in clips]
+    lead = feedforward.motor_lead(HUMANOID, both[0], both[1], (places[0], places[1]), stretches)
+    np.testing.assert_allclose(lead, np.concatenate([led(clip) for clip in clips]), atol=1e-9)
+
+
+def test_the_floors_forces_go_through_the_body_as_mujocos_do_and_bear_the_root() -> None:
+    (clip,) = find_clips("stroll")
+    qpos, qvel, places, stretches = parts_of(clip)
+    moving = Moving(HUMANOID, qpos, feedforward._smoothed(qvel, stretches), places)
+    wanted, _ = moving.generalised(moving.inertia(stretches))
+    points, bodies, weights = feedforward._contacts(HUMANOID, places)
+    forces = feedforward._floor_forces(qpos, wanted, points, weights)
+    root, joints = moving.generalised(feedforward._pressed(points, bodies, forces, 15))
+    data, borne = mujoco.MjData(HUMANOID.model), 0
+    for frame in range(clip.frames):
+        data.qpos[:], done = clip.qpos[frame], np.zeros(HUMANOID.model.nv)
+        mujoco.mj_forward(HUMANOID.model, data)
+        for point, body, force in zip(points[frame].numpy(), bodies, forces[frame].numpy(), strict=True):
+            mujoco.mj_applyFT(HUMANOID.model, data, force, np.zeros(3), point, HUMANOID.root + int(body), done)
+        np.testing.assert_allclose(torch.cat([root[frame], joints[frame]]), done, atol=1e-6)
+        borne += bool((wanted[frame] - root[frame])[:3].norm() < 0.02 * 9.81 * 50)
+    assert borne > 0.8 * clip.frames  # in the others both feet are about to lift
+    assert float(forces[..., 2].min()) >= 0
+    assert not bool(forces[weights == 0].any())
 
 
 def test_what_stands_is_borne_by_its_feet_alone() -> None:
-    _, lead = led(still(HUMANOID, 0.0))
-    torques = lead * HUMANOID.stiffness
+    lead = led(still(HUMANOID, 0.0))
     model, data = HUMANOID.new_model(), mujoco.MjData(HUMANOID.model)
     data.qpos[:], data.ctrl[:] = HUMANOID.default_qpos, HUMANOID.default_qpos[7:] + lead[20]
     mujoco.mj_step(model, data, 30)  # half a second: nothing moves that was in balance
     np.testing.assert_allclose(data.qpos[7:], HUMANOID.default_qpos[7:], atol=0.02)
-    assert np.abs(torques[20]).max() > 5  # arms that are stretched are heavy
+    assert np.abs(lead[20] * HUMANOID.stiffness).max() > 5  # N m: arms that are stretched are heavy
 
 
 def test_what_falls_needs_nothing() -> None:
     """Far above the floor, accelerating as gravity does."""
-    clip = still(HUMANOID, 3.0)
-    _, lead = led(clip, lambda qvel: qvel.__setitem__((slice(None), 2), -9.81 * np.arange(len(qvel)) / FPS))
+    fall = -9.81 * torch.arange(40, dtype=torch.float64) / FPS
+    lead = led(still(HUMANOID, 3.0), lambda qvel: qvel[:, 2].copy_(fall))
     np.testing.assert_allclose(lead[15:-15], 0, atol=1e-9)
 
 
-def test_the_floor_never_pulls() -> None:
-    (clip,) = find_clips("jog")
-    qvel, _ = led(clip)
-    points, _, weights = feedforward._contacts(HUMANOID, clip.qpos)
-    air = feedforward._torques_in_the_air(HUMANOID, clip.qpos, qvel, np.gradient(qvel, 1 / FPS, axis=0))
-    forces = feedforward._floor_forces(clip.qpos, air[:, :6], points, weights)
-    assert forces[..., 2].min() >= 0
-    assert not forces[weights == 0].any()
-
-
-def test_the_task_leads_its_motors() -> None:
-    (clip,) = find_clips("stroll")
-    config = HumanoidConfig(actions="feedforward")
-    plain = make([clip], actions="feedforward")
-    plain.library = library_of([clip], config)
-    library = MotionLibrary([clip], 10.0, ahead=1.0, lead=True)
-    assert library.table.shape[1] == plain.library.table.shape[1] + 28
+def test_a_library_knows_the_lead_where_it_is_asked_for() -> None:
+    (clip,) = find_clips("bow")
+    plain, library = MotionLibrary([clip], 10.0), MotionLibrary([clip], 10.0, lead=True)
+    assert plain.at(torch.tensor([0]), torch.tensor([0.4])).lead.shape == (1, 0)
     reference = library.at(torch.tensor([0]), torch.tensor([0.4]))
-    assert reference.lead.shape == (1, 28)
-    at = library.table[24, -28:]
-    torch.testing.assert_close(reference.lead[0], at, atol=2e-3, rtol=0)
+    np.testing.assert_allclose(reference.lead[0], led(clip)[24], atol=1e-5)
 
 
 def test_actions_of_zero_follow_better_with_a_lead() -> None:

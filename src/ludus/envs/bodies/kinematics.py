@@ -142,11 +142,16 @@ class Kinematics:
 
         Infinite for a body that touches nothing.
         """
+        ends, bodies = self.lowest_ends(positions, rotations)
+        lowest = torch.full_like(positions[..., 0], torch.inf)
+        return lowest.scatter_reduce(-1, bodies.expand(ends.shape[:-1]), ends[..., 2], "amin")
+
+    def lowest_ends(self, positions: Tensor, rotations: Tensor) -> tuple[Tensor, Tensor]:
+        """([..., points, 3] the lowest end of every corner of the geometry that touches, [points] its body)."""
         surface = self._surface_on(positions)
         places = positions[..., surface.bodies, :] + rotate(rotations[..., surface.bodies, :], surface.points)
-        heights = places[..., 2] - surface.radii
-        lowest = torch.full_like(positions[..., 0], torch.inf)
-        return lowest.scatter_reduce(-1, surface.bodies.expand(heights.shape), heights, "amin")
+        places[..., 2] -= surface.radii
+        return places, surface.bodies
 
     def lowest_point(self, qpos: np.ndarray) -> float:
         """Of a single pose."""

@@ -4,12 +4,15 @@ A motor holds its joint in place only if its target is ahead by torque / stiffne
 A policy that is given this *lead* has to learn no more than to keep its balance.
 """
 
-import mujoco
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 import torch
+from torch import Tensor
 
 from ludus.envs.bodies import Body
-from ludus.envs.bodies.rotations import rotate
+from ludus.envs.bodies.rotations import conjugate, multiply, rotate, rotate_back
 
 _SMOOTH_S = 0.05  # velocities are smoothed over so long before accelerations are taken of them
 _NEAR_M = 0.03  # a point that is lower may be pressed by the floor, the more the lower
@@ -17,99 +20,144 @@ _ROUNDS = 3  # in which points are left out that the floor would have to pull
 _EASE = 1e-4  # of the forces' cost against that of a root that is not borne, which is small
 
 
-def motor_lead(body: Body, qpos: np.ndarray, qvel: np.ndarray, fps: float) -> np.ndarray:
+class Stretch(NamedTuple):
+    """Frames of one clip: what is before and after them is another's."""
+
+    frames: int
+    fps: float
+
+
+class Wrenches(NamedTuple):
+    """On every body: forces, and what they turn about the world's origin."""
+
+    force: Tensor  # [frames, bodies, 3]
+    moment: Tensor  # [frames, bodies, 3]
+
+
+class Moving:
+    """A body along its poses. `qpos` [frames, 7 + joints] and `qvel` are float64, as MuJoCo orders them."""
+
+    def __init__(self, body: Body, qpos: Tensor, qvel: Tensor, places: tuple[Tensor, Tensor]) -> None:
+        """`places`: positions and rotations of all bodies, by `body.kinematics.forward`."""
+        self.body, self.qpos, self.qvel = body, qpos, qvel
+        self.positions, self.rotations = places
+        self._points, self._axes = body.kinematics.axes(*places, qpos[:, 7:])
+        self._moves = body.kinematics.moves().double()  # [bodies, joints]
+        self._slides = body.kinematics.slides()[:, None]
+
+    def inertia(self, stretches: Sequence[Stretch]) -> Wrenches:
+        """What moves the bodies as they move, against their weight."""
+        model, own = self.body.model, slice(self.body.root, self.body.root + len(self.body.bodies))
+        inside, frame, mass, spread = (
+            torch.as_tensor(values[own].copy())
+            for values in (model.body_ipos, model.body_iquat, model.body_mass, model.body_inertia)
+        )
+        centres = self.positions + rotate(self.rotations, inside)
+        turning, velocity = self._velocities(centres)
+        axes = multiply(self.rotations, frame.expand_as(self.rotations))
+        momentum = rotate(axes, spread * rotate(conjugate(axes), turning))
+        gravity = torch.as_tensor(model.opt.gravity.copy())
+        force = mass[:, None] * (_rate(velocity, stretches) - gravity)
+        return Wrenches(force, torch.linalg.cross(centres, force) + _rate(momentum, stretches))
+
+    def _velocities(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """([frames, bodies, 3] rad/s, m/s of points [frames, bodies, 3] of the bodies) in the world."""
+        speed = self.qvel[:, 6:, None]
+        turns = torch.where(self._slides, 0.0, self._axes) * speed
+        shifts = torch.where(self._slides, self._axes, torch.linalg.cross(self._points, self._axes)) * speed
+        root = rotate(self.qpos[:, 3:7], self.qvel[:, 3:6])[:, None]
+        turning = root + self._moves @ turns
+        from_root = torch.linalg.cross(root.expand_as(points), points - self.qpos[:, None, :3])
+        by_joints = torch.linalg.cross(self._moves @ turns, points) + self._moves @ shifts
+        return turning, self.qvel[:, None, :3] + from_root + by_joints
+
+    def generalised(self, wrenches: Wrenches) -> tuple[Tensor, Tensor]:
+        """([frames, 6] at the root, [frames, joints]) what wrenches on the bodies come to."""
+        force, moment = wrenches.force.sum(dim=1), wrenches.moment.sum(dim=1)
+        about_root = moment - torch.linalg.cross(self.qpos[:, :3], force)
+        root = torch.cat([force, rotate_back(self.qpos[:, 3:7], about_root)], dim=1)
+        force, moment = (self._moves.T @ part for part in wrenches)
+        turned = moment - torch.linalg.cross(self._points, force)
+        return root, (self._axes * torch.where(self._slides, force, turned)).sum(dim=-1)
+
+
+def motor_lead(
+    body: Body, qpos: Tensor, qvel: Tensor, places: tuple[Tensor, Tensor], stretches: Sequence[Stretch]
+) -> Tensor:
     """[frames, motors] rad by which targets are ahead of joints that move along `qpos` and `qvel`.
 
     A motor pulls with stiffness · (target − angle); damping, weight, inertia and the floor take it up.
     """
-    velocity = _smoothed(qvel, fps)
-    wanted = _torques_in_the_air(body, qpos, velocity, np.gradient(velocity, 1 / fps, axis=0))
-    points, bodies, weights = _contacts(body, qpos)
-    forces = _floor_forces(qpos, wanted[:, :6], points, weights)
-    torques = wanted - _through_the_body(body, qpos, points, bodies, forces)
-    dofs = body.model.jnt_dofadr[body.motors + 1]
-    return np.clip(torques[:, dofs], -body.effort, body.effort) / body.stiffness
+    smooth = _smoothed(qvel, stretches)
+    moving = Moving(body, qpos, smooth, places)
+    root, joints = moving.generalised(moving.inertia(stretches))
+    points, bodies, weights = _contacts(body, places)
+    forces = _floor_forces(qpos, root, points, weights)
+    joints = joints - moving.generalised(_pressed(points, bodies, forces, len(body.bodies)))[1]
+    joints = joints + _of_joints(body, qpos, smooth, _rate(smooth, stretches))
+    effort, stiffness = (torch.as_tensor(values) for values in (body.effort, body.stiffness))
+    return joints[:, body.motors].clamp(-effort, effort) / stiffness
 
 
-def _smoothed(values: np.ndarray, fps: float) -> np.ndarray:
-    reach = max(1, round(3 * _SMOOTH_S * fps))
-    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / (_SMOOTH_S * fps)) ** 2)
-    padded = np.pad(values, ((reach, reach), (0, 0)), mode="edge")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1, axis=0)
-    return windows @ (kernel / kernel.sum())
+def _of_joints(body: Body, qpos: Tensor, qvel: Tensor, qacc: Tensor) -> Tensor:
+    """[frames, joints] what rotors, damping and springs of the joints take up."""
+    model = body.model
+    armature, damping = (torch.as_tensor(values[6:].copy()) for values in (model.dof_armature, model.dof_damping))
+    spring, rest = (torch.as_tensor(v.copy()) for v in (model.jnt_stiffness[1:], model.qpos_spring[7:]))
+    return armature * qacc[:, 6:] + damping * qvel[:, 6:] + spring * (qpos[:, 7:] - rest)
 
 
-def _torques_in_the_air(body: Body, qpos: np.ndarray, qvel: np.ndarray, qacc: np.ndarray) -> np.ndarray:
-    """[frames, nv] generalised forces that lead to these accelerations where nothing touches."""
-    model = body.new_model()
-    off = mujoco.mjtDisableBit
-    model.opt.disableflags |= int(off.mjDSBL_CONSTRAINT.value) | int(off.mjDSBL_ACTUATION.value)
-    model.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER  # others answer for accelerations of whole time steps
-    data, found = mujoco.MjData(model), np.zeros((len(qpos), model.nv))
-    for frame in range(len(qpos)):
-        data.qpos[:], data.qvel[:], data.qacc[:] = qpos[frame], qvel[frame], qacc[frame]
-        mujoco.mj_inverse(model, data)
-        found[frame] = data.qfrc_inverse
-    return found
+def _smoothed(values: Tensor, stretches: Sequence[Stretch]) -> Tensor:
+    parts = []
+    for part, (_, fps) in zip(values.split([s.frames for s in stretches]), stretches, strict=True):
+        reach = max(1, round(3 * _SMOOTH_S * fps))
+        kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) / (_SMOOTH_S * fps)) ** 2)
+        padded = np.pad(part.numpy(), ((reach, reach), (0, 0)), mode="edge")
+        windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1, axis=0)
+        parts.append(torch.as_tensor(windows @ (kernel / kernel.sum())))
+    return torch.cat(parts)
 
 
-def _contacts(body: Body, qpos: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _rate(values: Tensor, stretches: Sequence[Stretch]) -> Tensor:
+    """Per second, from the frame before to the one after."""
+    parts = zip(values.split([s.frames for s in stretches]), stretches, strict=True)
+    return torch.cat([torch.gradient(part, spacing=1 / fps, dim=0)[0] for part, (_, fps) in parts])
+
+
+# The floor ------------------------------------------------------------------------------------------
+def _contacts(body: Body, places: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """([frames, points, 3] lowest ends of the geometry, [points] their bodies, [frames, points] weights).
 
     A weight is 1 on the floor and falls to 0 where the floor cannot press.
     """
-    pose = torch.as_tensor(qpos)
-    places, turns = body.kinematics.forward(pose[:, :3], pose[:, 3:7], pose[:, 7:])
-    found, bodies = [], []
-    for number in range(len(body.bodies)):
-        points, radii = body.kinematics.surface_of(number)
-        ends = places[:, number, None] + rotate(turns[:, number, None], points)
-        ends[..., 2] -= radii
-        found.append(ends)
-        bodies += [number] * len(points)
-    lowest = torch.cat(found, dim=1).numpy()
-    return lowest, np.array(bodies), np.clip(1 - lowest[..., 2] / _NEAR_M, 0, 1)
+    points, bodies = body.kinematics.lowest_ends(*places)
+    return points, bodies, (1 - points[..., 2] / _NEAR_M).clamp(0, 1)
 
 
-def _floor_forces(qpos: np.ndarray, wanted: np.ndarray, points: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _floor_forces(qpos: Tensor, wanted: Tensor, points: Tensor, weights: Tensor) -> Tensor:
     """[frames, points, 3] N, the smallest that give the root what is wanted [frames, 6]; none pulls down."""
     effect = _effects(qpos, points)
-    forces = np.zeros((*weights.shape, 3))
+    one, forces = torch.eye(6, dtype=torch.float64), torch.zeros_like(points)
     for _ in range(_ROUNDS):
-        spread = np.einsum("fpij,fp,fpkj->fik", effect, weights, effect)
-        ease = _EASE * (1 + np.trace(spread, axis1=1, axis2=2))
-        borne = np.linalg.solve(spread + ease[:, None, None] * np.eye(6), wanted[..., None])[..., 0]
-        forces = weights[..., None] * np.einsum("fpij,fi->fpj", effect, borne)
-        weights = np.where(forces[..., 2] < 0, 0.0, weights)
+        spread = torch.einsum("fpij,fp,fpkj->fik", effect, weights, effect)
+        ease = _EASE * (1 + spread.diagonal(dim1=1, dim2=2).sum(dim=1))
+        borne = torch.linalg.solve(spread + ease[:, None, None] * one, wanted)
+        forces = weights[..., None] * torch.einsum("fpij,fi->fpj", effect, borne)
+        weights = torch.where(forces[..., 2] < 0, 0.0, weights)
     return forces * (weights > 0)[..., None]
 
 
-def _effects(qpos: np.ndarray, points: np.ndarray) -> np.ndarray:
+def _effects(qpos: Tensor, points: Tensor) -> Tensor:
     """[frames, points, 6, 3] how a force at each point moves the root, and turns it in its own frame."""
-    quat = torch.as_tensor(qpos[:, None, 3:7])
-    back = rotate(quat, torch.eye(3, dtype=torch.float64)).numpy()  # [frames, 3, 3] from the world to the root
-    x, y, z = np.einsum("fij,fpj->ifp", back, points - qpos[:, None, :3])
-    zero = np.zeros_like(x)
-    cross = np.stack([zero, -z, y, z, zero, -x, -y, x, zero], axis=-1).reshape(*x.shape, 3, 3)
-    effect = np.zeros((*x.shape, 6, 3))
-    effect[:, :, :3] = np.eye(3)
-    effect[:, :, 3:] = cross @ back[:, None]
-    return effect
+    one = torch.eye(3, dtype=torch.float64)
+    back = rotate(qpos[:, None, 3:7], one)  # [frames, 3, 3] from the world to the root
+    arms = (points - qpos[:, None, :3]) @ back.transpose(1, 2)
+    cross = torch.linalg.cross(arms[..., None, :].expand(*arms.shape, 3), one.expand(*arms.shape, 3)).mT
+    return torch.cat([one.expand(*arms.shape, 3), cross @ back[:, None]], dim=2)
 
 
-def _through_the_body(
-    body: Body, qpos: np.ndarray, points: np.ndarray, bodies: np.ndarray, forces: np.ndarray
-) -> np.ndarray:
-    """[frames, nv] what the floor's forces do at the root and the joints."""
-    data, found = mujoco.MjData(body.model), np.zeros((len(qpos), body.model.nv))
-    for frame in np.flatnonzero(np.abs(forces).sum(axis=(1, 2))):
-        data.qpos[:] = qpos[frame]
-        mujoco.mj_kinematics(body.model, data)
-        mujoco.mj_comPos(body.model, data)
-        pressed = np.flatnonzero(np.abs(forces[frame]).sum(axis=1))
-        for number in np.unique(bodies[pressed]):
-            mine = pressed[bodies[pressed] == number]
-            force, place = forces[frame, mine].sum(axis=0), points[frame, mine].mean(axis=0)
-            turning = np.cross(points[frame, mine] - place, forces[frame, mine]).sum(axis=0)
-            mujoco.mj_applyFT(body.model, data, force, turning, place, body.root + int(number), found[frame])
-    return found
+def _pressed(points: Tensor, bodies: Tensor, forces: Tensor, count: int) -> Wrenches:
+    """Forces at points, [points] of these bodies, as wrenches of all bodies."""
+    nothing = forces.new_zeros((len(forces), count, 3))
+    moments = torch.linalg.cross(points, forces)
+    return Wrenches(*(nothing.index_add(1, bodies, part) for part in (forces, moments)))

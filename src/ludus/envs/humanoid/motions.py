@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ludus.envs.bodies.rotations import conjugate, heading, multiply, rotate, rotation_vector
 from ludus.envs.humanoid.clip import Clip, with_unit_rotations
-from ludus.envs.humanoid.feedforward import motor_lead
+from ludus.envs.humanoid.feedforward import Stretch, motor_lead
 from ludus.envs.humanoid.seam import cycle_later
 from ludus.errors import ConfigError, DataError
 
@@ -175,15 +175,13 @@ def _batch_of_tables(batch: Sequence[tuple[Clip, Clip]], lead: bool) -> Iterator
     poses = torch.as_tensor(np.concatenate([clip.qpos for clip, _ in batch]))
     places, turns = body.kinematics.forward(poses[:, :3], poses[:, 3:7], poses[:, 7:])
     parts = zip(batch, places[:, body.key].split(lengths), turns[:, body.key].split(lengths), strict=True)
-    for (clip, original), body_pos, body_quat in parts:
-        table = _table(clip, original.frames - 1, body_pos, body_quat)
-        yield (_with_lead(table, clip) if lead else table).to(torch.float32)
-
-
-def _with_lead(table: Tensor, clip: Clip) -> Tensor:
-    poses, joints = clip.qpos, len(clip.body.joints)
-    qvel = table[:, 7 + joints : 13 + 2 * joints].numpy()
-    return torch.cat([table, torch.as_tensor(motor_lead(clip.body, poses, qvel, clip.fps))], dim=1)
+    tables = [_table(clip, old.frames - 1, body_pos, body_quat) for (clip, old), body_pos, body_quat in parts]
+    if lead:
+        joints, stretches = len(body.joints), [Stretch(clip.frames, clip.fps) for clip, _ in batch]
+        qvel = torch.cat(tables)[:, 7 + joints : 13 + 2 * joints]
+        leads = motor_lead(body, poses, qvel, (places, turns), stretches).split(lengths)
+        tables = [torch.cat(both, dim=1) for both in zip(tables, leads, strict=True)]
+    yield from (table.to(torch.float32) for table in tables)
 
 
 def _table(clip: Clip, cycle: int, body_pos: Tensor, body_quat: Tensor) -> Tensor:
