@@ -24,7 +24,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[all,dev,docs]'
-	$(BIN)/pip install --quiet -c constraints.txt --no-deps mjlab
+	$(BIN)/pip install --quiet -c constraints.txt --no-deps mjlab || echo "Without mjlab: tests of the G1 are skipped."
 	@touch $@
 
 install: $(VENV)/.installed  ## set up .venv with everything but the benchmarks' peers
