@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from ludus.cli import run_verb
 from ludus.envs.bodies import Body, find_body
 from ludus.envs.bodies.checks import check_body
 from ludus.errors import ConfigError
@@ -272,24 +271,18 @@ def test_what_is_suspicious_about_a_body_is_told(write: Callable[..., Path], nam
     assert [f.level for f in findings if told in f"{f.what} {f.fix}"] == [level]
 
 
-def test_the_command_tells_and_draws(write: Callable[..., Path], tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "ludus",
-        "body",
-        "check",
-        str(write()),
-        "--picture",
-        str(tmp_path / "it.html"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "5 bodies, 5 joints, 5 motors, root hull" in done.stdout
+def test_the_command_tells_and_draws(
+    write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        run_verb("body", ["check", str(write()), "--picture", "it.html"])
+    assert ended.value.code == 0
+    assert "5 bodies, 5 joints, 5 motors, root hull" in capsys.readouterr().out
     assert (tmp_path / "it.html").read_text().startswith("<!doctype html>")
     wrong = write(('"*_ankle" = 0.1', '"*_ankle" = 1.5'))
-    command[5:] = [str(wrong), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 1
-    assert json.loads(done.stdout)[0]["level"] == "error"
+    with pytest.raises(SystemExit) as ended:
+        run_verb("body", ["check", str(wrong), "--json"])
+    assert ended.value.code == 1
+    assert json.loads(capsys.readouterr().out)[0]["level"] == "error"
     assert not (tmp_path / "odd.png").exists()
