@@ -15,7 +15,7 @@ import ludus
 from ludus.envs import make_eval_env, make_vec_env
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.mimic import MimicTask
-from ludus.errors import CheckpointError
+from ludus.errors import CheckpointError, ConfigError
 from ludus.show.console import Console
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "quadruped"
@@ -82,6 +82,19 @@ def test_motors_that_are_few_and_in_another_order_pull_their_own_joints(robot: P
     wanted[:, 3] += 0.5 * 30 / 60
     np.testing.assert_allclose(env.sim.field("ctrl").numpy(), wanted.numpy(), atol=1e-6)
     env.close()
+
+
+def test_a_robot_that_is_called_as_ours_is_still_another(robot: Path) -> None:
+    for file in robot.glob("quadruped.*"):
+        file.rename(file.with_stem("humanoid"))
+    change(robot / "humanoid.toml", "quadruped.xml", "humanoid.xml")
+    config = HumanoidConfig(body=str(robot / "humanoid.toml"), clips=str(robot / "trot.csv"))
+    env = make_vec_env(config, 1)
+    assert isinstance(env, MimicTask)
+    assert len(env.body.joints) == 12
+    env.close()
+    with pytest.raises(ConfigError, match="No clips of humanoid come with Ludus"):
+        make_vec_env(HumanoidConfig(body=str(robot / "humanoid.toml"), clips="all"), 1)
 
 
 def test_its_state_is_exact(robot: Path) -> None:

@@ -35,7 +35,7 @@ def _check(arguments: list[str]) -> None:
 
         Args:
             body: A name (humanoid, g1), a TOML file or an MJCF file.
-            picture: Where the drawing goes, .png or .html; by default NAME.png in this folder.
+            picture: Where the drawing goes, .png or .html; by default NAME-default-pose.png in this folder.
             json: Print it as JSON, and draw only where --picture says.
         """
         from ludus.envs.bodies.checks import check_body
@@ -47,7 +47,7 @@ def _check(arguments: list[str]) -> None:
         else:
             print(format_findings(findings))
         if found is not None and (picture is not None or not json):
-            _draw(found, picture or Path(f"{found.name}.png"), tell=not json)
+            _draw(found, picture or Path(f"{found.name}-default-pose.png"), tell=not json)
         sys.exit(1 if any(finding.level == "error" for finding in findings) else 0)
 
     call(command, arguments, "ludus body check")

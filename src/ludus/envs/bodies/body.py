@@ -184,7 +184,7 @@ def _about_units(low: np.ndarray, high: np.ndarray) -> str:
 
 def find_body(name: str) -> Body:
     """The body that a name (humanoid, g1) or a file (.toml, .xml) means."""
-    file = body_file(name)
+    file = body_file(name).absolute()
     at = file if file.suffix.lower() == ".xml" else model_file(read_settings(file), file)
     return _read(str(file), _version(file), _version(at))
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ludus.envs.bodies import Body
+from ludus.envs.bodies import Body, find_body
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.importing import SOURCE_SUFFIXES, import_motion
 from ludus.errors import ConfigError, DataError, did_you_mean, listable
@@ -31,7 +31,7 @@ def find_clips(names: str, body: Body | None = None) -> list[Clip]:
 
 def find_files(names: str, body: Body | None = None) -> list[Path]:
     """The files of the clips that `names` means, each once. `body`: whose clips they are, by default any's."""
-    if names.strip() == "all" and body is not None and body.name != SHIPPED_CLIPS_OF:
+    if names.strip() == "all" and body is not None and body is not find_body(SHIPPED_CLIPS_OF):
         raise ConfigError(
             f"No clips of {body.name} come with Ludus: name yours, --clip walk.csv,run.npz or a folder."
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ludus.envs.bodies import Body
+from ludus.envs.bodies import Body, find_body
 from ludus.envs.humanoid.clip import Clip, is_clip_of_another, load_clip
 from ludus.envs.humanoid.importing.bvh import read_bvh
 from ludus.envs.humanoid.importing.deepmimic import read_deepmimic
@@ -19,7 +19,6 @@ from ludus.errors import ConfigError, DataError, did_you_mean
 READ = "DeepMimic (.txt, .json), poselib (.npy), BVH (.bvh), CSV (.csv) and Ludus' own clips (.npz)"
 READ_OF_ROBOTS = "CSV (.csv), BeyondMimic, mjlab and holosoma (.npz), GMR (.pkl) and Ludus' own clips (.npz)"
 SOURCE_SUFFIXES = (".txt", ".json", ".npy", ".bvh", ".csv", ".pkl", ".pickle")
-_HUMAN = "humanoid"
 _DEEPMIMIC_PREFIX = "humanoid3d_"  # the body's name, which is of no use in a clip's
 
 
@@ -39,7 +38,7 @@ def import_motion(
     _check_there(path)
     if path.suffix.lower() == ".npz" and (body is None or is_ludus_clip(path)):
         return [_ludus_clip(path, name, loop, body)]
-    if body is not None and body.name != _HUMAN:
+    if body is not None and body is not find_body("humanoid"):  # not by its name: a file of a user's may have it
         if path.suffix.lower() in ROBOT_SUFFIXES:
             return [import_robot_motion(path, body, name or clip_name(path), fps, loop, quaternion)]
         return [_onto(body, clip) for clip in import_motion(path, name, fps, loop)]  # a human's
