@@ -18,6 +18,7 @@ _INTEGRATOR = {
     "implicitfast": "mjINT_IMPLICITFAST", "discrete": "mjINT_DISCRETE",
 }  # fmt: skip
 _CONE = {"pyramidal": "mjCONE_PYRAMIDAL", "elliptic": "mjCONE_ELLIPTIC"}
+_JACOBIAN = {"dense": "mjJAC_DENSE", "sparse": "mjJAC_SPARSE", "auto": "mjJAC_AUTO"}
 _SKY, _SKY_END = (0.86, 0.90, 0.95), (0.55, 0.66, 0.78)
 _GROUND, _GROUND_OTHER = (0.80, 0.82, 0.85), (0.72, 0.75, 0.79)
 
@@ -153,6 +154,8 @@ def _set_physics(spec: mujoco.MjSpec, settings: BodySettings) -> None:
         option.integrator = getattr(mujoco.mjtIntegrator, _INTEGRATOR[simulation.integrator])
     if simulation.cone is not None:
         option.cone = getattr(mujoco.mjtCone, _CONE[simulation.cone])
+    if simulation.jacobian is not None:
+        option.jacobian = getattr(mujoco.mjtJacobian, _JACOBIAN[simulation.jacobian])
     if simulation.iterations is not None:
         option.iterations = simulation.iterations
     if simulation.ls_iterations is not None:

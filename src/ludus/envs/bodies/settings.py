@@ -16,6 +16,7 @@ _LONGEST_NAME = 200
 _MOST_NAMES = 1_000
 INTEGRATORS = ("Euler", "RK4", "implicit", "implicitfast", "discrete")
 CONES = ("pyramidal", "elliptic")
+JACOBIANS = ("dense", "sparse", "auto")
 _SIDED_PARTS = ("hip", "knee", "foot", "shoulder", "elbow", "hand")
 HUMAN_PARTS = (
     "pelvis", "chest", "head", *(f"{side}_{part}" for side in ("left", "right") for part in _SIDED_PARTS)
@@ -64,6 +65,7 @@ class Simulation:
     iterations: int | None = None
     ls_iterations: int | None = None
     cone: str | None = None
+    jacobian: str | None = None  # of the CPU's physics: how fast it is, not what it does
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,7 @@ class _Reader:
         table = self._table(values, "simulation")
         self._known(table, Simulation, "simulation.")
         said: dict[str, Any] = {}
-        for name, choices in (("integrator", INTEGRATORS), ("cone", CONES)):
+        for name, choices in (("integrator", INTEGRATORS), ("cone", CONES), ("jacobian", JACOBIANS)):
             if name in table:
                 said[name] = self._text(table[name], f"simulation.{name}")
                 if said[name] not in choices:

@@ -114,8 +114,9 @@ class WarpSimulator:
         self._wp_device = wp.device_from_torch(self.device)
         self._streams: dict[int, Any] = {}
         with self.here():
-            self.warp_model = _put_model(model)
-            self.warp_data = mjw.make_data(model, nworld=num_sims, nconmax=self.contacts, njmax=self.constraints)
+            host = _for_warp(model)
+            self.warp_model = _put_model(host)
+            self.warp_data = mjw.make_data(host, nworld=num_sims, nconmax=self.contacts, njmax=self.constraints)
         self._overflow = wp.to_torch(self.warp_data.overflow)  # [sims] bits
         self._fields: dict[str, Tensor] = {}
         self._model_fields: dict[str, Tensor] = {}
@@ -274,13 +275,19 @@ class _TorchMemory:
         torch.cuda.caching_allocator_delete(ptr)
 
 
-def _put_model(model: mujoco.MjModel) -> Any:
-    """The model on Warp's current device."""
+def _for_warp(model: mujoco.MjModel) -> mujoco.MjModel:
+    """The same with options that Warp has, and that suit it."""
     host = copy.copy(model)
     if host.opt.solver == mujoco.mjtSolver.mjSOL_PGS:  # Warp has no PGS; both solve the same problem
         host.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
     host.opt.iterations = min(host.opt.iterations, _MOST_ITERATIONS)
-    warp_model = mjw.put_model(host)
+    host.opt.jacobian = mujoco.mjtJacobian.mjJAC_AUTO  # what is faster on a CPU says nothing of a GPU
+    return host
+
+
+def _put_model(model: mujoco.MjModel) -> Any:
+    """The model on Warp's current device."""
+    warp_model = mjw.put_model(model)
     warp_model.opt.graph_conditional = wp.get_device().is_cpu  # there it costs nothing to ask who is done
     warp_model.opt.warn_overflow = 0  # counted, not printed by every world
     return warp_model
