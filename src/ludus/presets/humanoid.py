@@ -21,7 +21,7 @@ _MIMIC = PPOTrainConfig(
         learning_rate_final=3e-5,
         gamma=0.96,
         bound_coef=1.0,
-        target_kl=0.025,
+        target_kl=0.05,
         kl_control="adapt",
         std_final=0.12,  # what is left of the errors at the end is mostly the noise of exploring
         max_grad_norm=1.0,
@@ -52,6 +52,23 @@ _LARGE = dataclasses.replace(
     eval=EvalConfig(every=25_000_000, stochastic=False),
 )
 
+# Robots act about 50 times a second, so that a second is more steps; and their motors are soft.
+_ROBOT = dataclasses.replace(
+    _MIMIC,
+    env=HumanoidConfig(num_envs=128, clips="stroll", actions="feedforward", termination=0.3),
+    policy=dataclasses.replace(_MIMIC.policy, initial_std=0.34),
+    ppo=dataclasses.replace(_MIMIC.ppo, gamma=0.976),
+    loop=LoopConfig(total_steps=1_800_000),
+    eval=EvalConfig(every=200_000, stochastic=False),
+)
+_ROBOT_LARGE = dataclasses.replace(
+    _LARGE,
+    env=dataclasses.replace(_LARGE.env, clips="stroll", actions="feedforward", termination=0.3, max_steps=500),
+    ppo=dataclasses.replace(_LARGE.ppo, gamma=0.98),
+    loop=LoopConfig(total_steps=50_000_000, iterations=20),
+    eval=EvalConfig(every=5_000_000, stochastic=False),
+)
+
 # No pose is followed: the discriminator alone says what walking looks like, the task how fast.
 _AMP = convert(
     _MIMIC,
@@ -66,14 +83,15 @@ _AMP = convert(
         discriminate="motion",
     ),
     policy=dataclasses.replace(_MIMIC.policy, initial_std=0.12),
-    ppo=dataclasses.replace(_MIMIC.ppo, gamma=0.97, std_final=0.06),
+    ppo=dataclasses.replace(_MIMIC.ppo, gamma=0.97, std_final=0.06, target_kl=0.025),
     adversary=AdversaryConfig(batches=8),
     loop=LoopConfig(total_steps=3_000_000),
     eval=EvalConfig(every=300_000, episodes=64, stochastic=False),
 )
 
 PRESETS = [
-    Preset("mimic", "Any robot imitates clips of motion (PPO): --body g1 --clip walk.csv.", _MIMIC),
+    Preset("mimic", "Any robot imitates clips of motion (PPO): --body g1 --clip walk.csv.", _ROBOT),
+    Preset("mimic-large", "The same with 8,192 robots on a GPU.", _ROBOT_LARGE),
     Preset("humanoid-mimic", "A humanoid imitates clips of motion, pose by pose (PPO).", _MIMIC),
     Preset("humanoid-mimic-large", "The same with 8,192 humanoids on a GPU, for many clips.", _LARGE),
     Preset("humanoid-amp", "A humanoid learns to move like a clip, at a given speed (PPO and AMP).", _AMP),

@@ -34,6 +34,26 @@ class Wrenches(NamedTuple):
     moment: Tensor  # [frames, bodies, 3]
 
 
+class Whole(NamedTuple):
+    """A body as one piece, along its frames."""
+
+    centre: Tensor  # [frames, 3] of mass
+    velocity: Tensor  # [frames, 3] of it
+    spin: Tensor  # [frames, 3] angular momentum about it
+    inertia: Tensor  # [frames, 3, 3] about it
+
+
+class _Parts(NamedTuple):
+    """The bodies of one body, along its frames."""
+
+    mass: Tensor  # [bodies]
+    centres: Tensor  # [frames, bodies, 3] of mass
+    velocity: Tensor  # [frames, bodies, 3] of them
+    spin: Tensor  # [frames, bodies, 3] angular momentum about them
+    axes: Tensor  # [frames, bodies, 4] of inertia
+    spread: Tensor  # [bodies, 3] inertia about these axes
+
+
 class Moving:
     """A body along its poses. `qpos` [frames, 7 + joints] and `qvel` are float64, as MuJoCo orders them."""
 
@@ -47,6 +67,27 @@ class Moving:
 
     def inertia(self, stretches: Sequence[Stretch]) -> Wrenches:
         """What moves the bodies as they move, against their weight."""
+        parts, gravity = self._parts(), torch.as_tensor(self.body.model.opt.gravity.copy())
+        force = parts.mass[:, None] * (_rate(parts.velocity, stretches) - gravity)
+        return Wrenches(force, torch.linalg.cross(parts.centres, force) + _rate(parts.spin, stretches))
+
+    def whole(self) -> Whole:
+        """All bodies together."""
+        parts = self._parts()
+        share = (parts.mass / parts.mass.sum())[:, None]
+        centre, velocity = (share * parts.centres).sum(dim=1), (share * parts.velocity).sum(dim=1)
+        arms, momentum = (
+            parts.centres - centre[:, None],
+            parts.mass[:, None] * (parts.velocity - velocity[:, None]),
+        )
+        spin = (parts.spin + torch.linalg.cross(arms, momentum)).sum(dim=1)
+        one = torch.eye(3, dtype=torch.float64)
+        turned = rotate(parts.axes[:, :, None], one)  # [frames, bodies, axis, 3]
+        own = torch.einsum("fbai,ba,fbaj->fij", turned, parts.spread, turned)
+        far = arms.square().sum(dim=-1)[..., None, None] * one - arms[..., :, None] * arms[..., None, :]
+        return Whole(centre, velocity, spin, own + (parts.mass[:, None, None] * far).sum(dim=1))
+
+    def _parts(self) -> _Parts:
         model, own = self.body.model, slice(self.body.root, self.body.root + len(self.body.bodies))
         inside, frame, mass, spread = (
             torch.as_tensor(values[own].copy())
@@ -55,10 +96,8 @@ class Moving:
         centres = self.positions + rotate(self.rotations, inside)
         turning, velocity = self._velocities(centres)
         axes = multiply(self.rotations, frame.expand_as(self.rotations))
-        momentum = rotate(axes, spread * rotate(conjugate(axes), turning))
-        gravity = torch.as_tensor(model.opt.gravity.copy())
-        force = mass[:, None] * (_rate(velocity, stretches) - gravity)
-        return Wrenches(force, torch.linalg.cross(centres, force) + _rate(momentum, stretches))
+        spin = rotate(axes, spread * rotate(conjugate(axes), turning))
+        return _Parts(mass, centres, velocity, spin, axes, spread)
 
     def _velocities(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """([frames, bodies, 3] rad/s, m/s of points [frames, bodies, 3] of the bodies) in the world."""

@@ -15,6 +15,7 @@ from ludus.envs.humanoid.tracking import MEAN_DISTANCE, TrackingMeasures, clip_t
 from ludus.envs.mujoco.simulator import Simulator
 from ludus.envs.mujoco.task import Rows
 from ludus.envs.mujoco.terms import Table, Term
+from ludus.envs.vec import State
 
 
 def reward_terms(r: TrackingReward) -> Table:
@@ -38,6 +39,7 @@ OBSERVATIONS = {
     # The same without places, which a robot can only estimate; it stands in for `reference` where that is null.
     "reference_pose": Term(lambda task, rows: task.coming(rows, places=False), 0.0),
 }
+_MOST_FAILURES = 0.25  # share of the starts of a clip that is still counted as followed
 ESTIMATED = ("height", "velocity", "reference")  # terms for which a robot has no sensor
 
 
@@ -68,6 +70,7 @@ class MimicTask(HumanoidTask):
         self._roles = roles or ClipRoles(len(library))
         if config.discriminate == "error":
             self._hold_motion(_error_size(self.body))
+        self._limits = torch.full((len(library),), config.termination, device=self.device)  # m, of each clip
         self.memory["error_sum"] = torch.zeros(self.num_rows, device=self.device)  # m, of the episode so far
         self._measures = self._new_measures() if evaluation else None
         self.fixed_starts, self.own_starts = evaluation, starts
@@ -154,7 +157,7 @@ class MimicTask(HumanoidTask):
         """[rows] bool: in training any body is too far off; in an evaluation the mean is, as others count."""
         if self._evaluation:
             return distance.mean(1) > MEAN_DISTANCE
-        return (distance > self.config.termination).any(dim=1)
+        return (distance > self._limits[self.memory["clip"], None]).any(dim=1)
 
     def _metrics(self, bodies: Tensor, reference: Reference, distance: Tensor, lost: Tensor) -> dict[str, Tensor]:
         completion = {"completion": self._completion(lost)}
@@ -198,7 +201,7 @@ class MimicTask(HumanoidTask):
         return self.config.resample_every if self.config.resample else 0
 
     def adapt(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> bool:
-        if not self.config.resample:
+        if not (self.config.resample or self.config.strict_termination):
             return False
         clip, ended, success = (
             torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -209,8 +212,26 @@ class MimicTask(HumanoidTask):
         clip, ended, failed = clip[trained], ended[trained], failed[trained]
         if self.config.mirror:  # what is hard is so in a mirror, too
             clip, ended, failed = torch.cat([clip, clip + seen]), ended.repeat(2), failed.repeat(2)
-        self.starts.learn(clip, ended, failed)
+        if self.config.resample:
+            self.starts.learn(clip, ended, failed)
+        if self.config.strict_termination:
+            self._be_strict(clip, failed)
         return True
+
+    def _be_strict(self, clip: Tensor, failed: Tensor) -> None:
+        """What is followed is to be followed closely. What is not would end before it is learned."""
+        tries, failures = (torch.bincount(clip, weights, len(self._limits)) for weights in (None, failed.double()))
+        followed = (tries > 0) & (failures <= _MOST_FAILURES * tries)
+        self._limits.fill_(self.config.termination).masked_fill_(followed, self.config.strict_termination)
+
+    def lessons(self) -> State:
+        own = {"limits": self._limits.clone()} if self.config.strict_termination else {}
+        return super().lessons() | own
+
+    def load_lessons(self, lessons: State) -> None:
+        super().load_lessons(lessons)
+        if self.config.strict_termination:
+            self._limits.copy_(lessons.get("limits", self._limits))  # a run that had no such rule knows none
 
     def tabulate(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> list[dict[str, Any]]:
         seen, unseen = self._roles
@@ -232,6 +253,17 @@ class MimicTask(HumanoidTask):
         if self.config.discriminate == "error":
             values["motion"] = torch.zeros((n, _error_size(self.body)), device=self.device)
         return values
+
+    def launched(self, qvel: Tensor, clip: Tensor, time: Tensor, rate: Tensor | None) -> Tensor:
+        """A start in the air lands with the clip: see flight.py."""
+        launch = self.library.launch(clip, time)
+        root, rise = launch[:, :6], launch[:, 6]
+        if rate is not None:
+            root, rise = root * rate[:, None], rise / rate
+        qvel = qvel.clone()
+        qvel[:, :6] += root.to(qvel.dtype)
+        qvel[:, 2] += rise.to(qvel.dtype)
+        return qvel
 
     def choose_starts(self, rows: Rows, n: int) -> tuple[Tensor, Tensor]:
         if not self._evaluation:

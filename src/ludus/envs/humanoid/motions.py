@@ -17,6 +17,7 @@ from torch import Tensor
 from ludus.envs.bodies.rotations import conjugate, heading, multiply, rotate, rotation_vector
 from ludus.envs.humanoid.clip import Clip, with_unit_rotations
 from ludus.envs.humanoid.feedforward import Stretch, motor_lead
+from ludus.envs.humanoid.flight import LAUNCH_SIZE, launches
 from ludus.envs.humanoid.seam import cycle_later
 from ludus.errors import ConfigError, DataError
 
@@ -66,10 +67,10 @@ class MotionLibrary:
         self.device = torch.device(device)
         laid_out = [_laid_out(clip, seconds, ahead) for clip in clips]
         lengths = torch.tensor([clip.frames for clip in laid_out])
-        _refuse_too_large(int(lengths.sum()), sum(self._widths), self.device)
-        self.table = torch.cat(list(_tables(laid_out, clips, lead))).to(
-            self.device
-        )  # [frames of all clips, width]
+        _refuse_too_large(int(lengths.sum()), sum(self._widths) + LAUNCH_SIZE, self.device)
+        tables, flights = zip(*_tables(laid_out, clips, lead), strict=True)
+        self.table = torch.cat(tables).to(self.device)  # [frames of all clips, width]
+        self._launches = torch.cat(flights).to(self.device)  # [frames of all clips, 7]
         self._first = (lengths.cumsum(0) - lengths).to(self.device)
         self._last = (lengths - 2).to(self.device)  # the last frame that has one after it
         self._fps = torch.tensor([clip.fps for clip in clips], dtype=torch.float64, device=self.device)
@@ -92,12 +93,19 @@ class MotionLibrary:
 
     def rows(self, clip: Tensor, time: Tensor) -> Tensor:
         """[n, width] of the clips `clip` [n] at `time` [n], which stops at the first and last pose."""
+        return self._between(self.table, clip, time)
+
+    def launch(self, clip: Tensor, time: Tensor) -> Tensor:
+        """[n, 7] what a start adds to the root's velocity, so that it lands with the clip (flight.py)."""
+        return self._between(self._launches, clip, time)
+
+    def _between(self, table: Tensor, clip: Tensor, time: Tensor) -> Tensor:
         frame = (time.double() * self._fps[clip]).clamp(min=0.0)
         before = torch.minimum(frame.long(), self._last[clip])
-        share = (frame - before).clamp(max=1.0).to(self.table.dtype)
+        share = (frame - before).clamp(max=1.0).to(table.dtype)
         at = self._first[clip] + before
         # Quaternions keep their sign from frame to frame: the line between two is nearly the arc.
-        return torch.lerp(self.table[at], self.table[at + 1], share[:, None])
+        return torch.lerp(table[at], table[at + 1], share[:, None])
 
     def at(self, clip: Tensor, time: Tensor) -> Reference:
         return self.reference_of(self.rows(clip, time))
@@ -159,8 +167,8 @@ def _laid_out(clip: Clip, seconds: float, ahead: float) -> Clip:
     return unrolled(clip, clip.duration + max(seconds, clip.duration) + ahead)
 
 
-def _tables(laid_out: Sequence[Clip], clips: Sequence[Clip], lead: bool) -> Iterator[Tensor]:
-    """[frames, width] of every clip, float32; `clips` as they were before they were laid out."""
+def _tables(laid_out: Sequence[Clip], clips: Sequence[Clip], lead: bool) -> Iterator[tuple[Tensor, Tensor]]:
+    """([frames, width], [frames, 7] launches) of every clip, float32; `clips` as before they were laid out."""
     batch: list[tuple[Clip, Clip]] = []
     for pair in zip(laid_out, clips, strict=True):
         if batch and sum(clip.frames for clip, _ in batch) + pair[0].frames > _FRAMES_AT_ONCE:
@@ -170,18 +178,19 @@ def _tables(laid_out: Sequence[Clip], clips: Sequence[Clip], lead: bool) -> Iter
     yield from _batch_of_tables(batch, lead)
 
 
-def _batch_of_tables(batch: Sequence[tuple[Clip, Clip]], lead: bool) -> Iterator[Tensor]:
+def _batch_of_tables(batch: Sequence[tuple[Clip, Clip]], lead: bool) -> Iterator[tuple[Tensor, Tensor]]:
     body, lengths = batch[0][0].body, [clip.frames for clip, _ in batch]
     poses = torch.as_tensor(np.concatenate([clip.qpos for clip, _ in batch]))
     places, turns = body.kinematics.forward(poses[:, :3], poses[:, 3:7], poses[:, 7:])
     parts = zip(batch, places[:, body.key].split(lengths), turns[:, body.key].split(lengths), strict=True)
     tables = [_table(clip, old.frames - 1, body_pos, body_quat) for (clip, old), body_pos, body_quat in parts]
+    joints, stretches = len(body.joints), [Stretch(clip.frames, clip.fps) for clip, _ in batch]
+    qvel = torch.cat(tables)[:, 7 + joints : 13 + 2 * joints]
+    flights = launches(body, poses, qvel, (places, turns), stretches).split(lengths)
     if lead:
-        joints, stretches = len(body.joints), [Stretch(clip.frames, clip.fps) for clip, _ in batch]
-        qvel = torch.cat(tables)[:, 7 + joints : 13 + 2 * joints]
         leads = motor_lead(body, poses, qvel, (places, turns), stretches).split(lengths)
         tables = [torch.cat(both, dim=1) for both in zip(tables, leads, strict=True)]
-    yield from (table.to(torch.float32) for table in tables)
+    yield from ((table.float(), flight.float()) for table, flight in zip(tables, flights, strict=True))
 
 
 def _table(clip: Clip, cycle: int, body_pos: Tensor, body_quat: Tensor) -> Tensor:

@@ -144,12 +144,17 @@ class HumanoidTask(SimTask):
             slow, fast = (math.log(rate) for rate in self.config.playback)
             values["rate"] = self.uniform(slow, fast, n).double().exp()
             values["qvel"] = start.qvel * values["rate"][:, None]
+        values["qvel"] = self.launched(values["qvel"], clip, time, values.get("rate"))
         if self._noise is not None:
             unit = self.uniform(-1, 1, n, self._noise.size)
             values["qpos"], values["qvel"] = self._noise.beside(values["qpos"], values["qvel"], unit)
         if self.config.discriminate == "motion":
             values["motion"] = self._windows_before(clip, time)
         return {name: value.to(self._kind_of(name)) for name, value in values.items()}
+
+    def launched(self, qvel: Tensor, clip: Tensor, time: Tensor, rate: Tensor | None) -> Tensor:
+        """[n, …] velocities at starts, which a task may change where they are in the air."""
+        return qvel
 
     def _kind_of(self, name: str) -> torch.dtype:
         return self.memory[name].dtype if name in self.memory else self.dtype
