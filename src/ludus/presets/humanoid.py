@@ -58,7 +58,7 @@ _ROBOT = dataclasses.replace(
     env=HumanoidConfig(num_envs=128, clips="stroll", actions="feedforward", termination=0.3),
     policy=dataclasses.replace(_MIMIC.policy, initial_std=0.34),
     ppo=dataclasses.replace(_MIMIC.ppo, gamma=0.976),
-    loop=LoopConfig(total_steps=1_800_000),
+    loop=LoopConfig(total_steps=1_500_000),
     eval=EvalConfig(every=200_000, stochastic=False),
 )
 _ROBOT_LARGE = dataclasses.replace(

@@ -21,6 +21,7 @@ LAUNCH_SIZE = 7  # numbers of a launch
 _IN_THE_AIR_M = 0.03  # what is higher with its lowest point touches nothing
 _TAKE_OFF_S = 0.05  # so shortly before the air a push comes too late
 _SHORTEST_S, _LONGEST_S = 0.15, 1.5  # of a flight; what is longer is a clip that hangs above the floor
+_FEWEST = 3  # frames of a flight, to tell how it falls
 _LANDING_S = 0.08  # in the last part of a flight its own velocity is as good
 _FALLING = 0.4  # share of gravity by which a clip has to fall: what hovers in a stride does not fly
 
@@ -63,7 +64,7 @@ def _flights(lowest: Tensor, stretches: Sequence[Stretch]) -> Iterator[_Flight]:
         edges = np.flatnonzero(np.diff(flying, prepend=False, append=False))
         for first, after in edges.reshape(-1, 2).tolist():
             end = min(after, frames - 1)
-            if _SHORTEST_S <= (end - first) / fps <= _LONGEST_S:
+            if end - first >= _FEWEST and _SHORTEST_S <= (end - first) / fps <= _LONGEST_S:
                 begin = max(0, first - round(_TAKE_OFF_S * fps))
                 yield _Flight(start + begin, start + first, start + end, fps)
         start += frames
