@@ -6,7 +6,7 @@
     python benchmarks/humanoid.py amp --device cuda            AMP with and without the gradient penalty
     python benchmarks/humanoid.py speed --device cuda          trained steps a second, and the physics alone
     python benchmarks/humanoid.py clips --clip FOLDER          one policy for all clips, on a GPU
-    python benchmarks/humanoid.py g1 --clip walk.csv           the Unitree G1 on two cores; --device cuda: many clips
+    python benchmarks/humanoid.py g1 --clip walk.csv           the Unitree G1 on two cores, or with --device cuda
 
 Every training is `ludus train`; other flags (`-- --total-steps 500000`) are passed on to it.
 """
@@ -167,7 +167,7 @@ def _physics_rate(envs: int, device: str) -> float:
 
 
 def clips(arguments: argparse.Namespace, folder: Path) -> bool:
-    """Bars: 99 % success by the mean-body rule, 85 % by the strict one, 35 mm over those that succeed, 10 minutes."""
+    """Bars: 99 % success by the mean-body rule, 85 % by the strict one, 35 mm where it succeeds, 10 minutes."""
     rows, seconds = train(folder / "clips", "humanoid-mimic-large", "--clip", arguments.clip, *arguments.rest)
     last = evaluations(rows)[-1]
     rate, strict, error = (last[f"eval/{name}"] for name in ("success_rate", "success_strict", "mpjpe_succeeded"))

@@ -63,7 +63,15 @@ _ROBOT = dataclasses.replace(
 )
 _ROBOT_LARGE = dataclasses.replace(
     _LARGE,
-    env=dataclasses.replace(_LARGE.env, clips="stroll", actions="feedforward", termination=0.3, max_steps=500),
+    env=HumanoidConfig(
+        num_envs=8_192,
+        clips="stroll",
+        actions="feedforward",
+        future=(1, 5, 15),
+        termination=0.3,
+        max_steps=500,
+        resample_floor=0.5,
+    ),
     ppo=dataclasses.replace(_LARGE.ppo, gamma=0.98),
     loop=LoopConfig(total_steps=50_000_000, iterations=20),
     eval=EvalConfig(every=5_000_000, stochastic=False),
