@@ -186,7 +186,7 @@ BROKEN = {
     "a word for a number": ("substeps = 3", 'substeps = "x"', "substeps is x; it must be a number"),
     "another integrator": ('"discrete"', '"discret"', "Did you mean 'discrete'"),
     "no TOML": ("control_rate = 40", "control_rate 40", "is not TOML"),
-    "no XML": ("<worldbody>", "<worldbdy>", "MuJoCo cannot read"),
+    "no XML": ("<worldbody>", "<worldbdy>", "is not XML"),
     "no model": ('model = "odd.xml"', 'model = "even.xml"', "cannot be read: No such file"),
     "no name of a model": ('model = "odd.xml"', "", "does not name its model"),
     "a package that is not there": ("control_rate", 'package = "no_such"\ncontrol_rate', "not installed"),

@@ -7,11 +7,11 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
+from ludus.envs.bodies.model_limits import refuse_harm
 from ludus.envs.bodies.settings import BodySettings, ContactRule, MotorGroup, Motors, matching
 from ludus.errors import ConfigError, did_you_mean, plain_text
-from ludus.files import open_regular
 
-_MOST_BYTES = 50_000_000
+_FAILURES = (ValueError, RuntimeError, MemoryError)  # of MuJoCo, with a model that it cannot use
 _MOST_BODIES, _MOST_JOINTS = 500, 500
 _INTEGRATOR = {
     "Euler": "mjINT_EULER", "RK4": "mjINT_RK4", "implicit": "mjINT_IMPLICIT",
@@ -25,24 +25,17 @@ _GROUND, _GROUND_OTHER = (0.80, 0.82, 0.85), (0.72, 0.75, 0.79)
 
 def read_spec(file: Path) -> mujoco.MjSpec:
     """The MJCF file as it is, with a sentence where it cannot be read."""
-    try:
-        with open_regular(file) as content:
-            if content.seek(0, 2) > _MOST_BYTES:
-                raise ConfigError(
-                    f"{file} has over {_MOST_BYTES // 10**6} MB; a model's meshes lie in other files."
-                )
-    except OSError as error:
-        raise ConfigError(f"The model {file} cannot be read: {error.strerror or error}.") from error
+    refuse_harm(file)
     try:
         return mujoco.MjSpec.from_file(str(file))
-    except ValueError as error:
+    except _FAILURES as error:
         raise ConfigError(f"MuJoCo cannot read {file}: {plain_text(str(error), 500)}") from error
 
 
 def compiled(spec: mujoco.MjSpec, file: Path) -> mujoco.MjModel:
     try:
         model = spec.compile()
-    except ValueError as error:
+    except _FAILURES as error:
         raise ConfigError(f"MuJoCo cannot use {file}: {plain_text(str(error), 500)}") from error
     if model.nbody > _MOST_BODIES or model.njnt > _MOST_JOINTS:
         raise ConfigError(

@@ -7,10 +7,9 @@ from xml.etree import ElementTree
 import mujoco
 
 from ludus.envs.bodies.body import Body
+from ludus.envs.bodies.model_limits import FILES
 from ludus.errors import LudusError, plain_text
 from ludus.files import write_whole
-
-_FILES = ("file", "fileright", "fileleft", "fileup", "filedown", "filefront", "fileback")  # attributes of assets
 
 
 def write_model(body: Body, file: Path) -> None:
@@ -36,7 +35,7 @@ def _bring_assets(tree: ElementTree.Element, spec: mujoco.MjSpec, folder: Path) 
     places = {"mesh": spec.meshdir, "skin": spec.meshdir, "texture": spec.texturedir, "hfield": spec.texturedir}
     copies: dict[Path, str] = {}
     for asset in tree.iterfind("asset/*"):
-        for name in _FILES:
+        for name in FILES:
             if asset.get(name):
                 source = Path(spec.modelfiledir, places.get(asset.tag, ""), asset.attrib[name])
                 if source not in copies:
