@@ -86,5 +86,5 @@ def test_a_pipe_for_a_mesh_is_not_waited_for(tmp_path: Path, compiler: str) -> N
 def test_a_missing_mesh_is_mujocos_to_tell(tmp_path: Path) -> None:
     file = model(tmp_path, '<asset><mesh name="m" file="part.stl"/></asset>')
     refuse_harm(file)
-    with pytest.raises(ConfigError, match="part.stl"):
+    with pytest.raises(ConfigError, match=r"part\.stl"):
         find_body(str(file))
