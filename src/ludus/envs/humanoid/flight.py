@@ -23,7 +23,8 @@ _TAKE_OFF_S = 0.05  # so shortly before the air a push comes too late
 _SHORTEST_S, _LONGEST_S = 0.15, 1.5  # of a flight; what is longer is a clip that hangs above the floor
 _FEWEST = 3  # frames of a flight, to tell how it falls
 _LANDING_S = 0.08  # in the last part of a flight its own velocity is as good
-_FALLING = 0.4  # share of gravity by which a clip has to fall: what hovers in a stride does not fly
+_FALLING = 0.4, 2.5  # times gravity, by which a clip has to fall: what hovers in a stride does not fly
+_OFF_M = 0.06  # at most, from a parabola: what lands on something on its way does not fly either
 
 
 class _Flight(NamedTuple):
@@ -74,7 +75,7 @@ def _launches_of(flight: _Flight, whole: Whole, qpos: Tensor, gravity: float) ->
     """[frames, 7] from the beginning to the landing of a flight; zeros if the body does not fall in it."""
     left = torch.arange(flight.frames - 1, -1, -1, dtype=torch.float64)  # frames until landing
     nothing = qpos.new_zeros((flight.frames, LAUNCH_SIZE))
-    if _fall(whole.centre[flight.first - flight.begin :, 2], flight.fps) < _FALLING * gravity:
+    if not _falls(whole.centre[flight.first - flight.begin :, 2], flight.fps, gravity):
         return nothing
     until = (left / flight.fps).clamp(min=1 / flight.fps)[:, None]
     shift = (whole.centre[-1] - whole.centre) / until - whole.velocity
@@ -97,7 +98,10 @@ def _coming(values: Tensor) -> Tensor:
     return values.flip(0).cumsum(0).flip(0)
 
 
-def _fall(height: Tensor, fps: float) -> float:
-    """m/s² downwards, of the parabola that fits [frames] best."""
+def _falls(height: Tensor, fps: float, gravity: float) -> bool:
+    """Whether [frames] m lie near a parabola, as bent as by something like gravity."""
     time = np.arange(len(height)) / fps
-    return -2 * float(np.polyfit(time, height.numpy(), 2)[0])
+    parabola = np.polyfit(time, height.numpy(), 2)
+    off = np.abs(np.polyval(parabola, time) - height.numpy()).max()
+    least, most = (share * gravity for share in _FALLING)
+    return bool(least <= -2 * parabola[0] <= most and off <= _OFF_M)
