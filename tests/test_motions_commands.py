@@ -85,10 +85,12 @@ def test_what_is_wrong_is_told(clip: Clip, told: str, level: str) -> None:
     assert found[matching[0]] == level
 
 
-def test_a_jump_is_no_hanging() -> None:
+@pytest.mark.parametrize(("rate", "told"), [(0.6, "hangs"), (1.0, ""), (2.0, "played 2.0 times too fast")])
+def test_flights_tell_hanging_and_wrong_rates(rate: float, told: str) -> None:
     t = np.arange(FRAMES) / 60
-    flight = np.where((t > 0.5) & (t < 1.1), 0.5 * 9.81 * (t - 0.5) * (1.1 - t), 0.0)
-    assert not [what for what in levels(moved(flight)) if "hangs" in what]
+    flight = np.where((t > 0.5) & (t < 1.1), 0.5 * rate**2 * 9.81 * (t - 0.5) * (1.1 - t), 0.0)
+    found = [what for what in levels(moved(flight)) if "hangs" in what or "played" in what]
+    assert [told in what for what in found] == [True] * bool(told)
 
 
 def test_a_jump_is_told_though_it_is_slow() -> None:

@@ -1,6 +1,7 @@
 """What is suspicious about a clip of motion, and what to do about it; `clip.check_clip` tells what must not be."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +21,8 @@ LIMIT_FAR = 1.0  # rad beyond a limit where the body cannot follow at all
 UNDER_FLOOR, FAR_UNDER_FLOOR = 0.01, 0.05  # m
 ABOVE_FLOOR = 0.05  # m: higher, nothing touches the floor
 SHORT_HANG = 0.1  # s above the floor that need no flight
-FREE_FALL = 0.4  # share of gravity's acceleration that tells a flight from hanging in the air
+FREE_FALL = 0.4  # times gravity, by which a flight falls, unlike what hangs in the air
+FAST_FALL = 2.25  # times gravity: what falls so is played 1.5 times too fast
 MUCH_HEIGHT_FIX = 0.08  # m
 NEAR_GIMBAL = np.radians(80.0)  # of a joint's middle hinge; at 90° the other two cannot be told apart
 FAST_JOINT, FAST_ROOT, FAST_TURN = 40.0, 12.0, 25.0  # rad/s, m/s, rad/s
@@ -209,12 +211,13 @@ def _check_floor(clip: Clip, lowest: np.ndarray, centre: np.ndarray) -> Iterator
         yield Finding(
             "error" if deepest > FAR_UNDER_FLOOR else "warning", what, "Import it anew: 'ludus motions import'."
         )
-    hanging = list(_hangings(clip, lowest, centre))
+    flights = list(_flights(clip, lowest, centre))
+    hanging = [flight for flight in flights if flight.fall < FREE_FALL]
     if lowest.min() > ABOVE_FLOOR:
         what = f"It never touches the floor: the lowest point of all is {lowest.min() * 100:.1f} cm above it."
         yield Finding("error", what, "Import it anew: 'ludus motions import'.")
     elif hanging:
-        seconds, height = sum(hanging_s for hanging_s, _ in hanging), max(height for _, height in hanging)
+        seconds, height = sum(flight.seconds for flight in hanging), max(flight.height for flight in hanging)
         what = f"It hangs above the floor for {seconds:.2f} s without falling, by up to {height * 100:.0f} cm."
         fix = (
             "Is the floor at 0 in the source, and level? A little of it comes with lifting feet out of the floor."
@@ -222,6 +225,7 @@ def _check_floor(clip: Clip, lowest: np.ndarray, centre: np.ndarray) -> Iterator
         yield Finding("warning", what, fix)
     elif deepest <= UNDER_FLOOR:
         yield Finding("ok", "It stands on the floor, and is above it in flight alone.")
+    yield from _check_fall([flight.fall for flight in flights])
     if abs(clip.height_fix) > MUCH_HEIGHT_FIX:
         what = f"Importing has moved it by up to {clip.height_fix * 100:+.1f} cm to put it on the floor."
         yield Finding(
@@ -229,16 +233,28 @@ def _check_floor(clip: Clip, lowest: np.ndarray, centre: np.ndarray) -> Iterator
         )
 
 
-def _hangings(clip: Clip, lowest: np.ndarray, centre: np.ndarray) -> Iterator[tuple[float, float]]:
-    """(seconds, height) of every stretch without contact in which the centre of mass does not fall freely."""
+def _check_fall(falls: list[float]) -> Iterator[Finding]:
+    usual = float(np.median(falls)) if falls else 0.0
+    if usual > FAST_FALL:
+        what = f"It falls with {usual:.1f} g in the air: it is played {usual**0.5:.1f} times too fast."
+        yield Finding("warning", what, "Import it anew with the source's true rate: --fps.")
+
+
+class _Flight(NamedTuple):
+    seconds: float
+    height: float  # m, of the lowest point
+    fall: float  # times gravity, of the centre of mass
+
+
+def _flights(clip: Clip, lowest: np.ndarray, centre: np.ndarray) -> Iterator[_Flight]:
+    """Every stretch without contact."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], lowest > ABOVE_FLOOR, [0]]).astype(int)))
     for start, end in zip(edges[::2], edges[1::2], strict=True):
         seconds = (end - start) / clip.fps
         if seconds <= SHORT_HANG or end - start < 4:
             continue
         bow = np.polyfit(np.arange(end - start) / clip.fps, centre[start:end, 2], 2)[0]
-        if -2 * bow < FREE_FALL * _GRAVITY:
-            yield seconds, float(lowest[start:end].max())
+        yield _Flight(seconds, float(lowest[start:end].max()), -2 * bow / _GRAVITY)
 
 
 def _centre_of_mass(body: Body, positions: Tensor, rotations: Tensor) -> np.ndarray:
