@@ -68,6 +68,12 @@ def test_what_no_robot_needs_is_refused(tmp_path: Path, more: str, inside: str, 
     assert told in refused(model(tmp_path, more, inside))
 
 
+def test_other_kinds_of_models_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "robot.xml"
+    file.write_text('<robot name="r"><link name="base"/></robot>')
+    assert "begins with <robot>" in refused(file)
+
+
 def test_entities_are_refused_before_they_grow(tmp_path: Path) -> None:
     file = tmp_path / "robot.xml"
     file.write_text('<!DOCTYPE m [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><mujoco model="&b;"/>')

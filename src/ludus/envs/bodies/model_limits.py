@@ -40,6 +40,9 @@ def refuse_harm(file: Path) -> None:
     for count, (part, element) in enumerate(_all_elements(file)):
         if count == _MOST_ELEMENTS:
             raise ConfigError(f"{file} has more than {_MOST_ELEMENTS:,} elements; a robot has fewer.")
+        if count == 0 and element.tag != "mujoco":
+            tag = plain_text(str(element.tag), 100)
+            raise ConfigError(f"{file} is not MJCF: it begins with <{tag}>. MuJoCo's 'compile' converts URDF.")
         _check(element, part)
         if element.tag == "compiler":
             places |= {name: element.attrib[name] for name in _FOLDERS if name in element.attrib}
