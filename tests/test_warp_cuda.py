@@ -1,5 +1,7 @@
 """MuJoCo Warp on a CUDA GPU: recorded as a graph of torch's it does what it does call by call."""
 
+from typing import Any
+
 import mujoco
 import pytest
 import torch
@@ -157,23 +159,37 @@ def test_a_rollout_with_graphs_is_one_without(device: torch.device) -> None:
     ).abs().max() < 1e-2  # before any graph is recorded, and in it
 
 
-def test_recorded_rollouts_start_where_an_evaluation_failed(device: torch.device) -> None:
-    """A graph knows the chances of the starts by their address: an evaluation changes what it draws."""
+def many_humanoids(device: torch.device, changes: dict[str, Any]) -> tuple[SimTask, Collector]:
     if device.type == "cpu":
-        pytest.skip("hundreds of simulations, too many for Warp on a CPU; test_starts.py asks it of the threads")
-    changes = {
-        "env.clips": "bow,wave",
-        "env.num_envs": 512,
-        "env.max_steps": 5,
-        "env.simulator": "warp",
-        "groups": 1,
-    }
-    config = apply_overrides(find_preset("humanoid-mimic").config, changes | {"ppo.horizon": 16})
+        pytest.skip("hundreds of simulations, too many for Warp on a CPU; other tests ask it of the threads")
+    usual = {"env.num_envs": 512, "env.simulator": "warp", "groups": 1, "ppo.horizon": 16}
+    config = apply_overrides(find_preset("humanoid-mimic").config, usual | changes)
     env = make_vec_env(config.env, 512, device=device)
     assert isinstance(env, SimTask)
     policy = make_actor_critic(env, config.policy, seed=2).to(device)
     assert isinstance(config, PPOTrainConfig)
-    collector = Collector([env], policy, make_schedule(config, 512), 0.97, seed=1, cuda_graphs=True)
+    return env, Collector([env], policy, make_schedule(config, 512), 0.97, seed=1, cuda_graphs=True)
+
+
+def test_starts_beside_the_clip_at_other_rates_mirrored_and_pushed_are_recorded(
+    device: torch.device, recordings: Recordings
+) -> None:
+    """Nothing of it may wait for the GPU."""
+    push = {"push": {"kind": "push", "speed": 0.5, "turning": 0.6, "every": [2, 5]}}
+    changes = {"env.start_noise": 1.0, "env.mirror": True, "env.playback": (0.8, 1.25), "env.randomization": push}
+    env, collector = many_humanoids(device, changes | {"env.clips": "bow,wave", "env.max_steps": 8})
+    for rollout in range(4):
+        assert torch.isfinite(collector.collect(rollout).obs).all()
+    collector.close()
+    assert recordings.count
+    assert 0.8 < float(env.memory["rate"].min()) < 0.85
+    assert 1.2 < float(env.memory["rate"].max()) < 1.25
+    assert set(env.memory["clip"].tolist()) == {0, 1, 2, 3}
+
+
+def test_recorded_rollouts_start_where_an_evaluation_failed(device: torch.device) -> None:
+    """A graph knows the chances of the starts by their address: an evaluation changes what it draws."""
+    env, collector = many_humanoids(device, {"env.clips": "bow,wave", "env.max_steps": 5})
     shares = []
     for rollout in range(8):
         if rollout == 4:

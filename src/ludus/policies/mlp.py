@@ -18,6 +18,9 @@ from ludus.policies.config import Activation
 # In place, on what a layer has just made: fresh memory for every activation costs as much as computing it.
 ACTIVATIONS = {"tanh": torch.tanh_, "relu": torch.relu_, "elu": torch.nn.functional.elu_}
 
+_ALIGNED = 4  # numbers, which are 16 bytes
+_WIDE, _MANY_ROWS = 128, 1024  # what is worth a copy
+
 
 def laid_out_as(like: Tensor, flat: Tensor) -> Tensor:
     """A view of `flat` with the shape of `like`; filters of images keep their order in memory, which is quick."""
@@ -58,19 +61,32 @@ class Dense(WrittenOut, nn.Linear):
     """A linear layer whose gradient can be written out."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """`x` may be `widened`."""
         weight, bias = self._parts
-        return F.linear(x, weight, bias)
+        added = x.shape[-1] - self.in_features
+        return F.linear(x, F.pad(weight, (0, added)) if added else weight, bias)
 
     def write_gradient(self, x: Tensor, gradient: Tensor) -> None:
         """Overwrite the parameters' `.grad`, which the optimiser has allocated, from that of the output."""
         weight, bias = self._parts
-        torch.mm(gradient.t(), x, out=weight.grad)
+        if x.shape[1] == self.in_features:
+            torch.mm(gradient.t(), x, out=weight.grad)
+        else:
+            assert weight.grad is not None
+            weight.grad.copy_(torch.mm(gradient.t(), x)[:, : self.in_features])
         torch.sum(gradient, 0, out=bias.grad)
 
     def input_gradient(self, gradient: Tensor) -> Tensor:
         return gradient @ self._parts[0]
 
     _parts: tuple[nn.Parameter, nn.Parameter]
+
+
+def widened(x: Tensor) -> Tensor:
+    """On a GPU many wide rows get columns of zeros, until they are as wide as tensor cores read them fast."""
+    if not x.is_cuda or x.shape[-1] % _ALIGNED == 0 or x.shape[-1] < _WIDE or len(x) < _MANY_ROWS:
+        return x
+    return F.pad(x, (0, -x.shape[-1] % _ALIGNED))
 
 
 class MLP(nn.Module):
@@ -91,6 +107,7 @@ class MLP(nn.Module):
 
     def outputs(self, x: Tensor) -> list[Tensor]:
         """The input and every layer's output: what `backward` needs."""
+        x = widened(x) if self._layers else x
         activation, outputs = ACTIVATIONS[self.activation], [x]
         for layer in self._layers:
             x = activation(layer.forward(x))

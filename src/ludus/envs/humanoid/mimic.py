@@ -71,6 +71,7 @@ class MimicTask(HumanoidTask):
         if config.discriminate == "error":
             self._hold_motion(_error_size(self.body))
         self._limits = torch.full((len(library),), config.termination, device=self.device)  # m, of each clip
+        self._seconds_ahead = self.body.dt * torch.tensor(config.future, dtype=torch.float64, device=self.device)
         self.memory["error_sum"] = torch.zeros(self.num_rows, device=self.device)  # m, of the episode so far
         self._measures = self._new_measures() if evaluation else None
         self.fixed_starts, self.own_starts = evaluation, starts
@@ -93,6 +94,8 @@ class MimicTask(HumanoidTask):
     # Seeing -------------------------------------------------------------------------------------
     def coming(self, rows: Rows, places: bool = True) -> Tensor:
         """[n, size] the coming frames of the reference, as seen from here; `places`: also where its bodies are."""
+        if self._fused:
+            return self._coming_fused(rows, places)
         sight, back = self.sight, conjugate(self.sight.facing)
         parts = []
         for steps in self.config.future:
@@ -102,6 +105,15 @@ class MimicTask(HumanoidTask):
             turn = two_axes(multiply(conjugate(sight.qpos[:, 3:7]), ahead.qpos[:, 3:7]))
             parts += [turn, ahead.qpos[:, 7:] - sight.qpos[:, 7:], ahead.qvel[:, 6:]]
         return torch.cat(parts, dim=1)
+
+    def _coming_fused(self, rows: Rows, places: bool) -> Tensor:
+        from ludus.envs.humanoid.sight_triton import Coming, coming
+
+        clip, time = self.memory["clip"][rows], self.memory["time"][rows]
+        rate = self.memory["rate"][rows] if self._plays_at_rates else None
+        return coming(
+            self._state_of(rows), Coming(*self.library.frames, clip, time, rate, self._seconds_ahead), places
+        )
 
     def phase(self, rows: Rows) -> Tensor:
         """[n, 2] how far the clip has come, as a point on a circle: a loop ends where it begins.

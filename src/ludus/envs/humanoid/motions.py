@@ -91,6 +91,11 @@ class MotionLibrary:
         """Columns of the table that grow with the rate at which a clip is played."""
         return slice(self._widths[0], self._widths[0] + self._widths[1])
 
+    @property
+    def frames(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The table, each clip's first frame in it, its last that has one after it, and its frames a second."""
+        return self.table, self._first, self._last, self._fps
+
     def rows(self, clip: Tensor, time: Tensor) -> Tensor:
         """[n, width] of the clips `clip` [n] at `time` [n], which stops at the first and last pose."""
         return self._between(self.table, clip, time)

@@ -17,19 +17,19 @@ _JOINT = 0.1  # rad
 class StartNoise:
     """How far from the reference episodes of a body start, at most."""
 
-    def __init__(self, body: Body, scale: float) -> None:
+    def __init__(self, body: Body, scale: float, like: Tensor) -> None:
+        """`like`: where the numbers lie, and of which type; moving them at a start would make a GPU wait."""
         self._joints = len(body.joints)
         parts = (*_PLACE, *_TURN, *_VELOCITY, *_TURNING, *[_JOINT] * self._joints)
-        self._most = scale * torch.tensor(parts, dtype=torch.float64)
-        self._low, self._high = (torch.as_tensor(limit, dtype=torch.float64) for limit in body.limits)
+        self._most = (scale * torch.tensor(parts, dtype=torch.float64)).to(like)
+        self._low, self._high = (torch.as_tensor(limit, dtype=torch.float64).to(like) for limit in body.limits)
         self.size = len(parts)  # numbers that a start draws
 
     def beside(self, qpos: Tensor, qvel: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
         """Poses and velocities near `qpos` [n, 7 + joints] and `qvel`; `unit` [n, size] from −1 to 1."""
         qpos, qvel = qpos.to(unit.dtype), qvel.to(unit.dtype)
-        most, low, high = (part.to(unit) for part in (self._most, self._low, self._high))
-        place, turn, speed, joints = (unit * most).split([3, 3, 6, self._joints], dim=1)
-        angles = qpos[:, 7:]
+        place, turn, speed, joints = (unit * self._most).split([3, 3, 6, self._joints], dim=1)
+        angles, low, high = qpos[:, 7:], self._low, self._high
         # Within a joint's limits, unless the reference itself is beyond.
         angles = torch.clamp(angles + joints, torch.minimum(low, angles), torch.maximum(high, angles))
         rotation = multiply(from_rotation_vector(turn), qpos[:, 3:7])

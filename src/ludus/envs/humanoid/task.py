@@ -1,7 +1,9 @@
 """What all tasks of motion share: acting, feeling the own body, starting in the middle of a clip."""
 
+import importlib.util
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -20,6 +22,11 @@ from ludus.envs.mujoco.terms import Term
 from ludus.envs.vec import State
 from ludus.errors import CheckpointError
 
+if TYPE_CHECKING:
+    from ludus.envs.humanoid.sight_triton import Bodies
+
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
+
 
 class Sight(NamedTuple):
     """What the observation terms of some rows read."""
@@ -27,7 +34,8 @@ class Sight(NamedTuple):
     qpos: Tensor  # [n, 7 + joints]
     bodies: Tensor  # [n, key bodies, 3]
     facing: Tensor  # [n, 4] the rotation of the heading
-    felt: list[Tensor]  # of `self_state`
+    felt: Sequence[Tensor]  # of `self_state`
+    around: Tensor  # [n, 3 · (key bodies − 1)] where the others are, seen from the root
 
 
 FEELING = {  # observation terms of every body
@@ -37,7 +45,7 @@ FEELING = {  # observation terms of every body
     "turning": Term(lambda task, rows: task.sight.felt[3]),
     "joints": Term(lambda task, rows: task.sight.felt[4]),
     "joint_velocity": Term(lambda task, rows: task.sight.felt[5]),
-    "bodies": Term(lambda task, rows: from_root(task.sight.bodies, task.sight.facing)[:, 1:].flatten(1)),
+    "bodies": Term(lambda task, rows: task.sight.around),
 }
 
 
@@ -64,7 +72,11 @@ class HumanoidTask(SimTask):
         self.action_units = tuple(f"× {each:.3g} rad" for each in scale)
         self._qpos, self._qvel, self._ctrl = (sim.field(field) for field in ("qpos", "qvel", "ctrl"))
         self._places = sim.field("xpos")
-        self._key = _selection(np.array(body.key) + body.root, self.device)
+        key = np.array(body.key) + body.root
+        self._key = _selection(key, self.device)
+        self._key_numbers = torch.as_tensor(key, dtype=torch.int32, device=self.device)
+        # In one kernel what is some hundred otherwise: sight_triton.py.
+        self._fused = self.device.type == "cuda" and self.dtype == torch.float32 and _HAS_TRITON
         self._motors = _selection(body.motors, self.device)
         self._action_scale, self._motor_lag = (
             torch.as_tensor(values, dtype=torch.float32, device=self.device) for values in (scale, body.lag)
@@ -81,8 +93,9 @@ class HumanoidTask(SimTask):
         self._plays_at_rates = not evaluation and config.playback != (1.0, 1.0)
         if self._plays_at_rates:  # seconds of the clip in one of the simulation
             self.memory["rate"] = torch.ones(self.num_rows, dtype=torch.float64, device=self.device)
-        self._noise = None if evaluation or not config.start_noise else StartNoise(self.body, config.start_noise)
-        if self._noise is not None:
+        self._noise: StartNoise | None = None
+        if config.start_noise and not evaluation:
+            self._noise = StartNoise(body, config.start_noise, self._qpos)
             self._settles, self._rotations = True, sim.field("xquat")
         # The reference one control step ahead; of the present step, once that is done.
         self._next = library.rows(self.memory["clip"], self.memory["time"])
@@ -108,8 +121,21 @@ class HumanoidTask(SimTask):
 
     def look_at(self, rows: Rows) -> None:
         qpos, qvel, bodies = self._qpos[rows].float(), self._qvel[rows].float(), self.key_places()[rows].float()
+        if self._fused:
+            from ludus.envs.humanoid.sight_triton import feel
+
+            whole, facing = feel(self._state_of(rows))
+            *felt, around = whole.split(_felt_sizes(self.body), dim=1)
+            self.sight = Sight(qpos, bodies, facing, felt, around)
+            return
         facing = heading(qpos[:, 3:7])
-        self.sight = Sight(qpos, bodies, facing, self_state(qpos, qvel, facing))
+        around = from_root(bodies, facing)[:, 1:].flatten(1)
+        self.sight = Sight(qpos, bodies, facing, self_state(qpos, qvel, facing), around)
+
+    def _state_of(self, rows: Rows) -> "Bodies":
+        from ludus.envs.humanoid.sight_triton import Bodies
+
+        return Bodies(self._qpos[rows], self._qvel[rows], self._places[rows], self._key_numbers)
 
     def key_places(self) -> Tensor:
         """[rows, key bodies, 3] where they are, as the simulator has it."""
@@ -289,11 +315,17 @@ def from_root(bodies: Tensor, facing: Tensor) -> Tensor:
 
 def self_size(body: Body) -> int:
     """Numbers by which a body feels itself: `FEELING`."""
-    return _felt_size(body) + 3 * (len(body.key) - 1)
+    return sum(_felt_sizes(body))
+
+
+def _felt_sizes(body: Body) -> list[int]:
+    """Of `self_state`, and at last of where the other key bodies are."""
+    joints = len(body.joints)
+    return [1, 6, 3, 3, joints, joints, 3 * (len(body.key) - 1)]
 
 
 def _felt_size(body: Body) -> int:
-    return 1 + 6 + 3 + 3 + 2 * len(body.joints)
+    return sum(_felt_sizes(body)[:-1])
 
 
 def _selection(numbers: np.ndarray, device: torch.device) -> slice | Tensor:
