@@ -164,35 +164,42 @@ def test_episodes_begin_with_it(playback: tuple[float, float]) -> None:
 
 
 # The strict rule ------------------------------------------------------------------------------------
-def heard(env: object, *outcomes: tuple[int, float]) -> None:
-    """An evaluation with these (clip, success)."""
-    clips, successes = ([float(part) for part in parts] for parts in zip(*outcomes, strict=True))
-    env.adapt({"success": successes}, {"clip": clips, "ended": [0.5] * len(clips)})  # type: ignore[attr-defined]
+def heard(env: object, *outcomes: tuple[int, float, float]) -> None:
+    """An evaluation with these (clip, start in seconds, farthest that a body was off)."""
+    clips, began, farthest = ([float(part) for part in parts] for parts in zip(*outcomes, strict=True))
+    labels = {"clip": clips, "began": began, "farthest": farthest, "ended": [0.5] * len(clips)}
+    env.adapt({"success": [float(off < 0.6) for off in farthest]}, labels)  # type: ignore[attr-defined]
 
 
-def test_what_is_followed_is_to_be_followed_closely() -> None:
-    clips = [standing_clip("a"), standing_clip("b"), standing_clip("c")]
-    env = make(clips, rows=3, termination=0.5, strict_termination=0.25)
+def test_what_is_followed_closely_is_to_stay_so() -> None:
+    clips = [standing_clip("a"), standing_clip("b"), standing_clip("c", loop=True)]  # of two seconds each
+    env = make(clips, rows=4, termination=0.5, strict_termination=0.25)
     env.reset(0)
-    env.memory["clip"].copy_(torch.tensor([0, 1, 2]))
-    off = torch.full((3, 15), 0.1)
+    env.memory["clip"].copy_(torch.tensor([0, 1, 2, 2]))
+    # The last two are in the second cycle of a loop, one second after they began in its first and second part.
+    env.memory["time"].copy_(torch.tensor([1.5, 1.5, 1.3, 2.5]))
+    env.elapsed.copy_(torch.tensor([15, 15, 30, 30]))
+    off = torch.full((4, 15), 0.1)
     off[:, 4] = 0.3
-    assert env._is_lost(off).tolist() == [False] * 3
-    heard(env, *[(0, 1.0)] * 3, (0, 0.0), *[(1, 1.0)] * 2, (1, 0.0), (2, 0.0))
-    assert env._is_lost(off).tolist() == [True, False, False]  # three of four are most, two of three are not
+    assert env._is_lost(off).tolist() == [False] * 4
+    heard(env, (0, 0.0, 0.1), (1, 0.0, 0.9), (2, 0.2, 0.15), (2, 0.4, 0.18), (2, 1.2, 0.32))
+    assert env._limits.tolist() == pytest.approx([0.25, 0.25, 0.5, 0.5, 0.25, 0.4])
+    assert env._is_lost(off).tolist() == [True, False, True, False]
     state = env.state()
-    heard(env, (0, 0.0), (1, 1.0), (2, 1.0))
-    assert env._is_lost(off).tolist() == [False, True, True]
+    heard(env, (0, 0.0, 0.9), (1, 0.0, 0.22), (2, 0.2, 0.9), (2, 1.2, 0.1))
+    assert env._is_lost(off).tolist() == [False, True, False, True]
     env.load_state(state)
-    assert env._limits.tolist() == [0.25, 0.5, 0.5]
+    assert env._limits.tolist() == pytest.approx([0.25, 0.25, 0.5, 0.5, 0.25, 0.4])
     env.close()
 
 
 def test_without_the_rule_all_clips_have_one_limit_and_nothing_is_kept() -> None:
     env = make([standing_clip("a")], rows=1, termination=0.4)
     env.reset(0)
-    heard(env, (0, 1.0))
-    assert env._limits.tolist() == [pytest.approx(0.4)]
+    heard(env, (0, 0.0, 0.1))
+    off = torch.full((1, 15), 0.39)
+    assert env._is_lost(off).tolist() == [False]
+    assert env._is_lost(off + 0.02).tolist() == [True]
     assert "limits" not in env.lessons()
     env.close()
 
@@ -201,8 +208,20 @@ def test_mirrored_clips_are_held_to_the_rule_of_theirs() -> None:
     from ludus.envs.humanoid.config import HumanoidConfig
     from ludus.envs.humanoid.factory import make_humanoid
 
-    config = HumanoidConfig(clips="stroll,squat", mirror=True, strict_termination=0.25)
+    config = HumanoidConfig(clips="bow,squat", mirror=True, strict_termination=0.25)
     env = make_humanoid(config, 4, 1, False, "cpu")
-    heard(env, (0, 1.0), (1, 0.0))
-    assert env._limits.tolist() == [0.25, 0.5, 0.25, 0.5]  # type: ignore[attr-defined]
+    heard(env, (0, 0.0, 0.1), (1, 0.0, 0.9))
+    by_clip = dict(zip(env.starts.clip.tolist(), env._limits.tolist(), strict=True))  # type: ignore[attr-defined]
+    assert by_clip == {0: 0.25, 1: 0.5, 2: 0.25, 3: 0.5}
+    env.close()
+
+
+def test_an_evaluation_tells_how_far_each_start_was_off() -> None:
+    env = make([standing_clip("a")], evaluation=True, strict_termination=0.25)
+    env.reset(0)
+    env.begin_step(torch.ones((env.num_rows, 28)))
+    metrics = env.end_step().metrics
+    assert metrics["began"].tolist() == [0.0]
+    assert 0.0 < float(metrics["farthest"]) < 0.5
+    assert set(env.labels) >= {"began", "farthest"}
     env.close()

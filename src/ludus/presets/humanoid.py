@@ -52,6 +52,24 @@ _LARGE = dataclasses.replace(
     eval=EvalConfig(every=25_000_000, stochastic=False),
 )
 
+# Hundreds of clips, and such as it has not seen: no phase, which names a clip, but a longer look ahead; and every
+# clip also mirrored, slower and faster, from beside it.
+_GENERAL = dataclasses.replace(
+    _LARGE,
+    env=HumanoidConfig(
+        num_envs=8_192,
+        future=(1, 5, 15, 30),
+        observations={"phase": None},
+        mirror=True,
+        playback=(0.8, 1.25),
+        start_noise=0.5,
+        resample_floor=0.5,
+        resample_spread=0.05,
+    ),
+    ppo=dataclasses.replace(_LARGE.ppo, std_final=0.08),
+    loop=LoopConfig(total_steps=330_000_000, iterations=40),
+)
+
 # Robots act about 50 times a second, so that a second is more steps; and their motors are soft.
 _ROBOT = dataclasses.replace(
     _MIMIC,
@@ -102,5 +120,6 @@ PRESETS = [
     Preset("mimic-large", "The same with 8,192 robots on a GPU.", _ROBOT_LARGE),
     Preset("humanoid-mimic", "A humanoid imitates clips of motion, pose by pose (PPO).", _MIMIC),
     Preset("humanoid-mimic-large", "The same with 8,192 humanoids on a GPU, for many clips.", _LARGE),
+    Preset("humanoid-mimic-general", "The same for hundreds of clips, and for clips it has not seen.", _GENERAL),
     Preset("humanoid-amp", "A humanoid learns to move like a clip, at a given speed (PPO and AMP).", _AMP),
 ]

@@ -39,7 +39,7 @@ OBSERVATIONS = {
     # The same without places, which a robot can only estimate; it stands in for `reference` where that is null.
     "reference_pose": Term(lambda task, rows: task.coming(rows, places=False), 0.0),
 }
-_MOST_FAILURES = 0.25  # share of the starts of a clip that is still counted as followed
+_ROOM = 1.25  # times as far as an evaluation was off may a training be, which explores
 ESTIMATED = ("height", "velocity", "reference")  # terms for which a robot has no sensor
 
 
@@ -70,13 +70,15 @@ class MimicTask(HumanoidTask):
         self._roles = roles or ClipRoles(len(library))
         if config.discriminate == "error":
             self._hold_motion(_error_size(self.body))
-        self._limits = torch.full((len(library),), config.termination, device=self.device)  # m, of each clip
+        # m, how far off an episode may be that starts in a part of a clip.
+        self._limits = torch.full((len(self.starts.clip),), config.termination, device=self.device)
         self._seconds_ahead = self.body.dt * torch.tensor(config.future, dtype=torch.float64, device=self.device)
         self.memory["error_sum"] = torch.zeros(self.num_rows, device=self.device)  # m, of the episode so far
         self._measures = self._new_measures() if evaluation else None
         self.fixed_starts, self.own_starts = evaluation, starts
         if evaluation:
-            self.labels = ("weight", "clip", "ended", *["unseen"] * bool(self._roles.unseen))
+            strict = ("began", "farthest") if config.strict_termination else ()
+            self.labels = ("weight", "clip", "ended", *strict, *["unseen"] * bool(self._roles.unseen))
             plan = evaluation_plan(config, library)
             self._plan = [tensor[starts].to(self.device) for tensor in plan]
             self._tries = torch.bincount(plan[0], minlength=len(library)).to(self.device)  # of each clip
@@ -169,7 +171,10 @@ class MimicTask(HumanoidTask):
         """[rows] bool: in training any body is too far off; in an evaluation the mean is, as others count."""
         if self._evaluation:
             return distance.mean(1) > MEAN_DISTANCE
-        return (distance > self._limits[self.memory["clip"], None]).any(dim=1)
+        if not self.config.strict_termination:
+            return (distance > self.config.termination).any(dim=1)
+        began = self.memory["time"] - self.elapsed * self.clip_dt
+        return (distance > self._limits[self.starts.part_at(self.memory["clip"], began), None]).any(dim=1)
 
     def _metrics(self, bodies: Tensor, reference: Reference, distance: Tensor, lost: Tensor) -> dict[str, Tensor]:
         completion = {"completion": self._completion(lost)}
@@ -179,6 +184,8 @@ class MimicTask(HumanoidTask):
         self._measures.add(bodies, reference.body_pos)
         clip = self.memory["clip"]
         labels = {"weight": 1 / self._tries[clip], "clip": clip.float(), "ended": self.memory["time"].float()}
+        if self.config.strict_termination:
+            labels |= {"began": self._plan[1].float(), "farthest": self._measures.farthest}
         if self._roles.unseen:
             labels["unseen"] = (clip >= self._roles.seen).float()
         return self._measures.results(lost) | completion | labels
@@ -215,26 +222,34 @@ class MimicTask(HumanoidTask):
     def adapt(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> bool:
         if not (self.config.resample or self.config.strict_termination):
             return False
-        clip, ended, success = (
-            torch.tensor(values, dtype=torch.float64, device=self.device)
-            for values in (labels["clip"], labels["ended"], metrics["success"])
-        )
-        clip, failed, seen = clip.long(), success < 0.5, self._roles.seen
-        trained = clip < seen  # the others are none of the training's business
-        clip, ended, failed = clip[trained], ended[trained], failed[trained]
+        heard = labels | {"failed": [float(success < 0.5) for success in metrics["success"]]}
+        seen = self._roles.seen
+        trained = [clip < seen for clip in labels["clip"]]  # the others are none of the training's business
+        told = {
+            name: torch.tensor(values, dtype=torch.float64, device=self.device)[trained]
+            for name, values in heard.items()
+        }
         if self.config.mirror:  # what is hard is so in a mirror, too
-            clip, ended, failed = torch.cat([clip, clip + seen]), ended.repeat(2), failed.repeat(2)
+            told = {name: values.repeat(2) for name, values in told.items()}
+            told["clip"][len(told["clip"]) // 2 :] += seen
+        clip = told["clip"].long()
         if self.config.resample:
-            self.starts.learn(clip, ended, failed)
+            self.starts.learn(clip, told["ended"], told["failed"] > 0)
         if self.config.strict_termination:
-            self._be_strict(clip, failed)
+            self._be_strict(clip, told["began"], told["farthest"])
         return True
 
-    def _be_strict(self, clip: Tensor, failed: Tensor) -> None:
-        """What is followed is to be followed closely. What is not would end before it is learned."""
-        tries, failures = (torch.bincount(clip, weights, len(self._limits)) for weights in (None, failed.double()))
-        followed = (tries > 0) & (failures <= _MOST_FAILURES * tries)
-        self._limits.fill_(self.config.termination).masked_fill_(followed, self.config.strict_termination)
+    def _be_strict(self, clip: Tensor, began: Tensor, farthest: Tensor) -> None:
+        """What is followed closely is to stay so. From a start that has to find back first nothing is asked:
+        its episodes would end before it is learned.
+        """
+        reach = (_ROOM * farthest).clamp(self.config.strict_termination, self.config.termination)
+        of_clips, of_parts = (farthest.new_zeros(n) for n in (len(self.library), len(self._limits)))
+        of_clips.scatter_reduce_(0, clip, reach, "amax")
+        of_parts.scatter_reduce_(0, self.starts.part_at(clip, began), reach, "amax")
+        # Where no start was evaluated, the clip's farthest counts.
+        limits = torch.where(of_parts > 0, of_parts, of_clips[self.starts.clip])
+        self._limits.copy_(limits.masked_fill(limits == 0, self.config.termination))
 
     def lessons(self) -> State:
         own = {"limits": self._limits.clone()} if self.config.strict_termination else {}
@@ -243,7 +258,8 @@ class MimicTask(HumanoidTask):
     def load_lessons(self, lessons: State) -> None:
         super().load_lessons(lessons)
         if self.config.strict_termination:
-            self._limits.copy_(lessons.get("limits", self._limits))  # a run that had no such rule knows none
+            limits = lessons.get("limits", self._limits)  # a run that had no such rule, or another, knows none
+            self._limits.copy_(limits if limits.shape == self._limits.shape else self._limits)
 
     def tabulate(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> list[dict[str, Any]]:
         seen, unseen = self._roles

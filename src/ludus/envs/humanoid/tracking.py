@@ -25,14 +25,14 @@ class TrackingMeasures:
         self._dt = dt
         self._sums = torch.zeros((rows, len(_MEASURES)), dtype=torch.float64, device=device)
         self._frames = torch.zeros(rows, dtype=torch.float64, device=device)
-        self._largest = torch.zeros(rows, device=device)
+        self.farthest = torch.zeros(rows, device=device)  # m, that any body was off so far
         self._before = torch.zeros((2, rows, bodies, 3), device=device)  # differences one and two frames ago
 
     def begin(self, where: Tensor) -> None:
         """New episodes, which start on the reference, in the rows that `where`, [rows] bool, names."""
         self._sums.masked_fill_(where[:, None], 0.0)
         self._frames.masked_fill_(where, 0.0)
-        self._largest.masked_fill_(where, 0.0)
+        self.farthest.masked_fill_(where, 0.0)
         self._before.masked_fill_(where[:, None, None], 0.0)
 
     def add(self, bodies: Tensor, reference: Tensor) -> None:
@@ -54,14 +54,14 @@ class TrackingMeasures:
         ]
         self._sums += torch.stack(means, dim=1)
         self._frames += 1
-        torch.maximum(self._largest, distance.amax(1), out=self._largest)
+        torch.maximum(self.farthest, distance.amax(1), out=self.farthest)
 
     def results(self, lost: Tensor) -> dict[str, Tensor]:
         """[rows] each; what is of those alone that were not lost is NaN elsewhere."""
         means = (self._sums / self._frames.clamp(min=1)[:, None]).float()
         values = dict(zip(_MEASURES, means.unbind(1), strict=True))
         kept = {f"{name}_succeeded": value.masked_fill(lost, torch.nan) for name, value in values.items()}
-        strict = ~lost & (self._largest <= ANY_DISTANCE)
+        strict = ~lost & (self.farthest <= ANY_DISTANCE)
         return {"success": (~lost).float(), "success_strict": strict.float(), **values, **kept}
 
 
