@@ -124,7 +124,8 @@ def test_advice_that_is_not_valid_teaches_nothing(space: gym.spaces.Discrete | g
     advice = (torch.rand(n, len(choices), generator=generator) * sizes).long()
     config = DistillConfig(minibatches=1, update_epochs=1, max_grad_norm=1e9, learning_rate=0.0)
     distiller = Distiller(student, lambda seen: advice.float(), config, SegmentSchedule(4, 4, 8), seed=0)
-    distiller._data.x.copy_(student.prepare(obs))
+    distiller._data.x.copy_(student.prepare(obs)[:, :3])
+    distiller._data.mask.copy_(mask)
     distiller._data.steps[:, : len(choices)] = advice.float()
     distiller._ids.copy_(torch.arange(n))
     with torch.no_grad():

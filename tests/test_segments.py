@@ -184,6 +184,7 @@ def test_a_pass_uses_every_step_exactly_once(memory: bool, monkeypatch: pytest.M
     step = ppo.step
 
     def looking(batch: Batch, measured: bool) -> None:
+        assert isinstance(batch.x, Tensor)
         seen.append(100 * batch.x[:, 0] + batch.x[:, 1])  # row and step tell which one it is
         step(batch, measured)
 

@@ -10,6 +10,7 @@ from ludus.policies.config import PolicyConfig
 from ludus.policies.heads import StochasticHead, make_stochastic_head
 from ludus.policies.mlp import Dense
 from ludus.policies.policy import MakeNetwork, Policy
+from ludus.policies.reader import Apart
 from ludus.policies.trunk import TrunkPass
 
 
@@ -53,25 +54,25 @@ class ActorCritic(Policy):
         nn.init.orthogonal_(self.head.linear.weight, gain=0.01)
         nn.init.orthogonal_(self.value_head.weight, gain=1.0)
 
-    def params_and_value_of(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def params_and_value_of(self, x: Tensor | Apart, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The head's parameters, the values [n], and the new state."""
         seen, mask = self.apart(x)
         features, value_features, state = self.trunk.act_and_judge(seen, state)
-        return self.masked(self.head(features), mask), self.value_head(value_features).squeeze(-1), state
+        return self._params_from(features, mask), self.value_head(value_features).squeeze(-1), state
 
     def value_of(self, x: Tensor, state: Tensor) -> Tensor:
         """[n] values alone."""
         return self.value_head(self.trunk.judge(x, state)).squeeze(-1)
 
     # Learning -----------------------------------------------------------------------------------
-    def forward_pass(self, x: Tensor, state: Tensor, keep: Tensor | None) -> Pass:
+    def forward_pass(self, x: Tensor | Apart, state: Tensor, keep: Tensor | None) -> Pass:
         """Parameters and values of a minibatch, keeping what `backward` needs. Call under no_grad.
 
         The arguments are those of `Trunk.forward_pass`.
         """
         seen, mask = self.apart(x)
         done = self.trunk.forward_pass(seen, state, keep)
-        params = self.masked(self.head.linear.forward(done.actor), mask)
+        params = self._params_from(done.actor, mask)
         return Pass(params, self.value_head.forward(done.critic).squeeze(-1), done)
 
     def backward(self, done: Pass, params_gradient: Tensor, value_gradient: Tensor) -> None:

@@ -43,7 +43,7 @@ class Head(nn.Module):
     has_mask = False  # observations say which actions are valid
 
     def forward(self, features: Tensor) -> Tensor:
-        return self.linear(features)
+        return self.linear.forward(features)
 
     def expect_masks(self) -> None:
         """Observations will say which actions are valid."""

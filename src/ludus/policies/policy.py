@@ -28,7 +28,7 @@ from ludus.policies.conv import MixedNet
 from ludus.policies.heads import Head
 from ludus.policies.mlp import MLP
 from ludus.policies.normalizer import ObsNormalizer
-from ludus.policies.reader import Prepared, Reader
+from ludus.policies.reader import Apart, Prepared, Reader
 from ludus.policies.spaces import describe_space
 from ludus.policies.taped import ImageEncoder, Taped, TapedEncoder, make_taped
 from ludus.policies.trunk import MEMORIES, Memory, PartMLP, Trunk, WrittenTrunk
@@ -67,7 +67,7 @@ class Policy(nn.Module):
         self.inputs = numbers_in(obs_space)
         self.normalizer = self._make_normalizer()
         masked = 0 if self.mask is None else self.mask.size
-        self._widths = (self.inputs, masked)  # of what is seen of a row, and of its mask
+        self.widths = (self.inputs, masked)  # of what is seen of a row, and of its mask
         trunk = self._make_trunk(two_encoders, network)
         # A plain attribute: looking a module up in a module costs as much as a small kernel.
         object.__setattr__(self, "trunk", trunk)
@@ -164,22 +164,30 @@ class Policy(nn.Module):
             rows = self.rows if self.has_images else None
             self.normalizer.update(obs if rows is None else rows.numbers_of(obs) for obs in parts)
 
-    def params_of(self, x: Prepared, state: Tensor) -> tuple[Tensor, Tensor]:
+    def params_of(self, x: Prepared | Apart, state: Tensor) -> tuple[Tensor, Tensor]:
         """The head's parameters, and the new state."""
         seen, mask = self.apart(x)
         features, state = self.trunk.act(seen, state)
-        return self.masked(self.head(features), mask), state
+        return self._params_from(features, mask), state
 
-    def apart(self, x: Prepared) -> tuple[Any, Tensor | None]:
+    def _params_from(self, features: Tensor, mask: Tensor | None) -> Tensor:
+        """The head's parameters, so that no action is drawn that `mask` rules out."""
+        head = self.head  # once: looking a module up in a module costs as much as a small kernel
+        params = head.forward(features)
+        return params if mask is None else head.masked(params, mask)
+
+    def apart(self, x: Prepared | Apart) -> tuple[Any, Tensor | None]:
         """What a trunk sees of `x`, and [n, choices] 1 where an action is valid, else 0; None: all are."""
         if self.mask is None:
             return x, None
+        if isinstance(x, Apart):
+            return x
         if isinstance(x, dict):
             return x, x[MASK]
         if self.has_images:
             assert self.rows is not None
             return x, self.rows.part_of(x, self.mask)
-        seen, mask = x.split_with_sizes(self._widths, 1)
+        seen, mask = x.split_with_sizes(self.widths, 1)
         return seen, mask
 
     def masked(self, params: Tensor, mask: Tensor | None) -> Tensor:

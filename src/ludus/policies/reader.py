@@ -1,5 +1,7 @@
 """What a network sees of prepared rows: vectors side by side, images as channels × height × width in 0 … 1."""
 
+from typing import NamedTuple
+
 import gymnasium as gym
 import numpy as np
 import torch
@@ -10,6 +12,19 @@ from ludus.errors import ConfigError, did_you_mean
 
 # Prepared rows, or (for an export, which cannot look at bytes as numbers) their parts by name.
 Prepared = Tensor | dict[str, Tensor]
+
+
+class Apart(NamedTuple):
+    """Prepared rows without images, and their masks in memory of their own: many small steps use them again.
+
+    As columns of the same rows, both would cost each of those steps a split, and its calls more time.
+    """
+
+    seen: Tensor  # [n, numbers]
+    mask: Tensor  # [n, choices] 1 where an action is valid, else 0
+
+    def chunk(self, parts: int) -> tuple["Apart", ...]:
+        return tuple(Apart(*pair) for pair in zip(self.seen.chunk(parts), self.mask.chunk(parts), strict=True))
 
 
 class Reader:

@@ -1,6 +1,5 @@
 """What an update works on: the segments of a rollout, gathered once, with advantages and value targets."""
 
-import math
 from collections.abc import Iterator
 
 import torch
@@ -12,6 +11,7 @@ from ludus.algorithms.return_scale import ReturnScale
 from ludus.buffers.schedule import SegmentSchedule
 from ludus.buffers.segments import Segments, Track
 from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.reader import Apart
 
 _PART = 2**16  # steps that are gathered at a time
 _LOG_PROB, _ADVANTAGE, _RETURN, _VALUE, _PRESENT = range(5)  # columns of `steps`, after the action's
@@ -33,6 +33,7 @@ class UpdateData:
     priority: Tensor
     steps: Tensor
     x: Tensor
+    mask: Tensor
 
     def __init__(self, policy: ActorCritic, schedule: SegmentSchedule) -> None:
         self.policy = policy
@@ -69,8 +70,15 @@ class UpdateData:
         for column, values in ((_LOG_PROB, self.log_prob), (_VALUE, self.value), (_PRESENT, present)):
             self._number(column).copy_(values)
         if self.policy.keeps_inputs:
-            for x, obs in zip(self.x.split(_PART), self.observations(), strict=True):
-                x.copy_(self.policy.prepare(obs))
+            self._prepare()
+
+    def _prepare(self) -> None:
+        parts = zip(self.x.split(_PART), self.mask.split(_PART), self.observations(), strict=True)
+        for x, mask, obs in parts:
+            seen, valid = self.policy.apart(self.policy.prepare(obs))
+            x.copy_(seen)
+            if valid is not None:
+                mask.copy_(valid)
 
     def record_judgement(self) -> None:
         """The policy that acted is the present one: what it thinks now, it thought then."""
@@ -117,12 +125,18 @@ class UpdateData:
         """The steps of whole segments, time first."""
         return (self._first_steps + segments).flatten()
 
-    def inputs(self, steps: Tensor) -> Tensor:
+    def inputs(self, steps: Tensor) -> Tensor | Apart:
         """[n, obs] prepared observations."""
         if self.policy.keeps_inputs:
-            return self.x.index_select(0, steps)
+            x = self.x.index_select(0, steps)
+            return x if self.policy.mask is None else Apart(x, self.mask.index_select(0, steps))
         assert self.track is not None
-        return self.policy.prepare(self.track.obs.index_select(0, self.places.view(-1).index_select(0, steps)))
+        places = self.places.view(-1).index_select(0, steps)
+        if self.policy.mask is None or self.policy.has_images:
+            return self.policy.prepare(self.track.obs.index_select(0, places))
+        seen, mask = self.policy.apart(self.track.obs)  # as prepared: what is standardised is kept
+        assert mask is not None
+        return Apart(seen.index_select(0, places), mask.index_select(0, places))
 
     def following_inputs(self, segments: Tensor | None = None) -> Tensor:
         """What was seen after the segments, or after all of them."""
@@ -137,7 +151,7 @@ def update_shapes(
     """Shape and type of every tensor: what an update allocates, and what a plan counts."""
     shape, segments = (schedule.horizon, schedule.segments), (schedule.segments,)
     steps = schedule.horizon * schedule.segments
-    size = math.prod(policy.obs_space.shape) if policy.keeps_inputs else 0
+    size, masked = policy.widths if policy.keeps_inputs else (0, 0)
     return {
         "places": (shape, torch.int64),
         "following": (segments, torch.int64),
@@ -154,6 +168,7 @@ def update_shapes(
         # One row a step, so that a minibatch is gathered in one call: the action and five numbers.
         "steps": ((steps, policy.head.action_size + 5), torch.float32),
         "x": ((steps, size), torch.float32),  # observations, standardised once for all passes
+        "mask": ((steps, masked), torch.float32),  # that of each
     }
 
 

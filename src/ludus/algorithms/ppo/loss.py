@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ludus.policies.heads import CategoricalHead, StochasticHead
+from ludus.policies.reader import Apart
 
 _MOST_FUSED = 256  # logits; ppo_triton, which cannot be imported everywhere, refuses more
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -16,7 +17,7 @@ KL = 3  # its place in `Seed.means`
 class Batch(NamedTuple):
     """A minibatch of steps; with a memory of whole segments, time first."""
 
-    x: Tensor  # [n, obs] prepared
+    x: Tensor | Apart  # [n, obs] prepared
     action: Tensor  # [n, action]
     old_log_prob: Tensor  # [n]
     advantage: Tensor  # [n]

@@ -28,6 +28,7 @@ from ludus.buffers.segments import Segments
 from ludus.envs.vec import State, derive_seed, restore_generator
 from ludus.graphs import Graphed, graph_pool
 from ludus.policies.actor_critic import ActorCritic
+from ludus.policies.reader import Apart
 from ludus.training.job import OnBatch
 
 _SMALL = 2**16  # steps of a rollout of which copies may be made
@@ -121,8 +122,9 @@ class PPO:
         if self._shuffles:
             order = torch.cat([ids for ids, _ in parts])
             rows, inputs = self._data.steps.index_select(0, order), self._data.inputs(order)
-            for part in zip(rows.chunk(len(parts)), inputs.chunk(len(parts)), strict=True):
-                self.step(self._as_batch(*part, self._data.state, None), measured)
+            pieces: tuple[Tensor | Apart, ...] = inputs.chunk(len(parts))
+            for some, x in zip(rows.chunk(len(parts)), pieces, strict=True):
+                self.step(self._as_batch(some, x, self._data.state, None), measured)
                 after_each()
             return
         train = self._train if measured else self._train_quietly
@@ -161,7 +163,7 @@ class PPO:
         keep = data.keep.index_select(1, ids) if recurrent else None
         return self._as_batch(data.steps.index_select(0, steps), data.inputs(steps), state, keep)
 
-    def _as_batch(self, rows: Tensor, x: Tensor, state: Tensor, keep: Tensor | None) -> Batch:
+    def _as_batch(self, rows: Tensor, x: Tensor | Apart, state: Tensor, keep: Tensor | None) -> Batch:
         """`rows` are those of `UpdateData.steps`."""
         size = self.policy.head.action_size
         old_log_prob, advantage, returns, old_value, present = rows[:, size:].unbind(1)
