@@ -6,6 +6,7 @@
     python benchmarks/humanoid.py amp --device cuda            AMP with and without the gradient penalty
     python benchmarks/humanoid.py speed --device cuda          trained steps a second, and the physics alone
     python benchmarks/humanoid.py clips --clip FOLDER          one policy for all clips, on a GPU
+    python benchmarks/humanoid.py unseen --clip FOLDER --test-clips 'cmu_*5_*' --count 200      also clips never seen
     python benchmarks/humanoid.py g1 --clip walk.csv           the Unitree G1 on two cores, or with --device cuda
 
 Every training is `ludus train`; other flags (`-- --total-steps 500000`) are passed on to it.
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +179,31 @@ def clips(arguments: argparse.Namespace, folder: Path) -> bool:
     return good
 
 
+def unseen(arguments: argparse.Namespace, folder: Path) -> bool:
+    """Bars: 90 % of 200 clips and 60 % of those kept out in 10 minutes; of all clips 95 % and 85 % in 30."""
+    names = some_of(Path(arguments.clip), arguments.count, arguments.test_clips, arguments.leave_out)
+    flags = ("--clip", ",".join(names), "--env.test-clips", arguments.test_clips, *arguments.rest)
+    rows, seconds = train(folder / "unseen", "humanoid-mimic-general", *flags)
+    last = evaluations(rows)[-1]
+    rate, other = last["eval/success_rate"], last["eval/test_success_rate"]
+    least, least_other, longest = (0.9, 0.6, 600) if arguments.count else (0.95, 0.85, 1800)
+    good = rate >= least and other >= least_other and seconds <= longest
+    print(f"{100 * rate:.1f} % of its clips, {100 * other:.1f} % of the others, {seconds:.0f} s  {verdict(good)}")
+    return good
+
+
+def some_of(folder: Path, count: int, kept_out: str, left_out: str) -> list[str]:
+    """Files of a folder: `count` that are evenly spread (0: all), and all that are kept out of the training."""
+    clips = [clip for clip in sorted(folder.glob("*.npz")) if not _means(left_out, clip)]
+    own = [clip for clip in clips if not _means(kept_out, clip)]
+    chosen = [own[i * len(own) // count] for i in range(count)] if count else own
+    return [str(clip) for clip in [*chosen, *(clip for clip in clips if _means(kept_out, clip))]]
+
+
+def _means(patterns: str, clip: Path) -> bool:
+    return any(fnmatch(clip.stem, pattern) for pattern in patterns.split(","))
+
+
 def g1(arguments: argparse.Namespace, folder: Path) -> bool:
     """Bars: 90 % in 15 minutes on two cores, 95 % in 6 minutes on a GPU."""
     on_gpu = arguments.device.startswith("cuda")
@@ -190,7 +217,7 @@ def g1(arguments: argparse.Namespace, folder: Path) -> bool:
     return good
 
 
-CASES = {f.__name__: f for f in (walk, shipped, resampling, amp, speed, clips, g1)}
+CASES = {f.__name__: f for f in (walk, shipped, resampling, amp, speed, clips, unseen, g1)}
 
 
 def main() -> None:
@@ -200,12 +227,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of walk and shipped")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time (walk, shipped, amp)")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--test-clips", default="", help="of unseen: patterns of those kept out of the training")
+    parser.add_argument("--leave-out", default="", help="of unseen: patterns of those that are not used at all")
+    parser.add_argument("--count", type=int, default=0, help="of unseen: clips to train on, evenly spread; 0: all")
     parser.add_argument("--folder", type=Path, help="keep the runs here")
     given = sys.argv[1:]
     end = given.index("--") if "--" in given else len(given)
     arguments = parser.parse_args(given[:end])
     arguments.rest = given[end + 1 :]
-    if arguments.case in ("walk", "clips", "g1") and not arguments.clip:
+    if arguments.case in ("walk", "clips", "unseen", "g1") and not arguments.clip:
         parser.error(f"{arguments.case} needs --clip")
     if arguments.case == "speed" and not arguments.device.startswith("cuda"):
         parser.error("speed needs --device cuda")

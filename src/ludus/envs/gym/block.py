@@ -252,7 +252,7 @@ class EnvBlock(ABC):
             masks = np.empty(0)
         if masks.shape != stored.shape or masks.dtype.kind not in "fiub":
             raise self._no_mask(first_row, given)
-        stored[...] = masks.astype(bool)
+        np.not_equal(masks, 0, out=stored)
 
     def _given_masks(self, first_row: int, infos: Sequence[Any]) -> list[Any]:
         if self.of.mask == "method":
