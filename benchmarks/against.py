@@ -26,6 +26,7 @@ CASES = {
     "half-cheetah": ("half-cheetah", 12, ""),
     "cartpole": ("gym:CartPole-v1", 200, ""),
     "forage": ("forage", 4, ""),
+    "humanoid": ("humanoid-mimic", 15, ""),
     "rrd": ("rrd-mujoco:Pendulum-v1", 40, ""),
     "sac": ("gym:Pendulum-v1", 120, "sac"),
     "td3": ("gym:Pendulum-v1", 120, "td3"),

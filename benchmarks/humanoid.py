@@ -6,7 +6,7 @@
     python benchmarks/humanoid.py amp --device cuda            AMP with and without the gradient penalty
     python benchmarks/humanoid.py speed --device cuda          trained steps a second, and the physics alone
     python benchmarks/humanoid.py clips --clip FOLDER          one policy for all clips, on a GPU
-    python benchmarks/humanoid.py unseen --clip FOLDER --test-clips 'cmu_*5_*' --count 200      also clips never seen
+    python benchmarks/humanoid.py unseen --clip FOLDER --test-clips 'cmu_*5_*' --count 200   and clips never seen
     python benchmarks/humanoid.py g1 --clip walk.csv           the Unitree G1 on two cores, or with --device cuda
 
 Every training is `ludus train`; other flags (`-- --total-steps 500000`) are passed on to it.
