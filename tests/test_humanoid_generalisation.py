@@ -48,6 +48,8 @@ from ludus.envs.locomotion.config import LocomotionConfig
 from ludus.envs.mujoco.task import SimTask
 from ludus.errors import ConfigError
 from ludus.show.console import Console
+from ludus.show.report import write_report
+from ludus.show.text import evaluation_line
 from ludus.training.evaluator import Evaluation, evaluate, judged_task
 from ludus.training.loop import Trainer
 from stopped_runs import StopAfterCycle, assert_same_run, metric_rows, resume
@@ -396,6 +398,9 @@ def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(tmp_path: Path)
     assert last["eval/completion"] == pytest.approx(np.mean(both))
     assert 0 < table["flight"]["completion"] < 1
     assert table["test7"]["share"] == 0
+    page = write_report(straight).read_text()
+    assert "success with what was kept out of the training" in page
+    assert "evaluation, unseen" in page
 
 
 # Completion, and clips that are kept out --------------------------------------------------------------
@@ -533,3 +538,15 @@ def test_on_warp_starts_and_pushes_are_as_on_threads(tmp_path: Path) -> None:
     env.load_state(state)
     assert torch.equal(env.step(action).obs, before)
     env.close()
+
+
+def test_an_evaluation_of_unseen_clips_is_told_in_its_line() -> None:
+    metrics = {
+        "eval/success_rate": 0.9,
+        "eval/success_low": 0.85,
+        "eval/success_high": 0.93,
+        "eval/mean_reward": 3.0,
+    }
+    assert evaluation_line(metrics) == "success 90.0 % (85–93) · reward 3"
+    unseen = {"eval/test_success_rate": 0.78, "eval/test_mpjpe": 40.0}
+    assert evaluation_line(metrics | unseen) == "success 90.0 % (85–93) · unseen 78.0 % · reward 3"

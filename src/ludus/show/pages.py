@@ -20,9 +20,12 @@ def page_html(title: str, body: str, axis: str = "step") -> str:
     )
 
 
+_WIDE = 9  # characters that fit a tile at their usual size
+
+
 def tile(words: str, value: str, main: bool = False, good: bool = True) -> str:
     """A number, large, and what it is. The main one of a page is wide and, unless it is not `good`, green."""
-    style = "tile" + " main" * main + " good" * (main and good)
+    style = "tile" + " main" * main + " good" * (main and good) + " long" * (len(value) > _WIDE)
     return f'<div class="{style}"><b>{safe(value)}</b><span>{safe(words)}</span></div>'
 
 

@@ -125,6 +125,9 @@ def _tiles(rows: Rows, display: Display, measured: Measurement | None) -> str:
         if (value := _last(rows, f"eval/{measure.metric}")) is not None:
             told = measure.told({measure.metric: value}, "")
             tiles.append(tile(f"{measure.label} in the newest evaluation", told))
+    if measured is None:
+        newest = next((row for row in reversed(rows) if "eval/success_rate" in row), {})
+        tiles += _unseen_tiles(newest)
     unit = "batches" if counts_batches(rows) else "steps"
     tiles.append(tile(unit, f"{steps:,}"))
     tiles.append(tile("training time", text.duration(seconds)))
@@ -140,6 +143,7 @@ def _result_tiles(measured: Measurement, display: Display) -> list[str]:
     if "success_rate" in result:
         interval = "".join(text.success_with_interval(told, "eval/").partition("(")[1:])
         tiles.append(_success_tile(f"success {interval}: {where}", result["success_rate"]))
+    tiles += _unseen_tiles(told)
     if "mean_reward" in result:
         words = "mean reward, same episodes" if tiles else f"mean reward: {where}"
         tiles.append(tile(words, text.number(result["mean_reward"]), main=not tiles))
@@ -151,6 +155,15 @@ def _result_tiles(measured: Measurement, display: Display) -> list[str]:
 
 def _success_tile(words: str, success: float) -> str:
     return tile(words, text.percent(success), main=True, good=success >= 0.5)
+
+
+def _unseen_tiles(told: dict[str, float]) -> list[str]:
+    """Success with what was kept out of the training, where something was."""
+    if "eval/test_success_rate" not in told:
+        return []
+    rate, _, interval = text.success_with_interval(told, "eval/test_").partition(" (")
+    words = "success with what was kept out of the training"
+    return [tile(f"{words} ({interval}" if interval else words, rate)]
 
 
 def _best_tile(rows: Rows) -> str:
@@ -273,6 +286,7 @@ _SUCCESS = {
     "training": "rollout/success_rate",
     "evaluation": "eval/success_rate",
     "evaluation, strict": "eval/success_strict",
+    "evaluation, unseen": "eval/test_success_rate",
     "evaluation, stochastic": "eval_stochastic/success_rate",
 }
 _RETURN = {
@@ -451,6 +465,7 @@ def _reward_columns(rows: Rows) -> list[tuple[str, str, Any]]:
 _COLUMNS: list[tuple[str, str, Any]] = [
     ("step", "step", lambda r: f"{int(r['step']):,}"),
     ("success (interval)", "eval/success_rate", lambda r: text.success_with_interval(r, "eval/")),
+    ("unseen", "eval/test_success_rate", lambda r: text.success_with_interval(r, "eval/test_")),
     ("task", "eval/task", lambda r: text.number(r["eval/task"])),
     ("strict", "eval/success_strict", lambda r: text.percent(r["eval/success_strict"])),
 ]

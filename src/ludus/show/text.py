@@ -108,11 +108,14 @@ def evaluation_line(metrics: dict[str, float], prefix: str = "eval/", display: D
     """'success 93.0 % (88–96) · reward 231.4 ± 12.10', of what there is; short enough for 80 columns.
 
     With a measure of the task's own: 'success 93.0 % (88–96) · MPJPE 48 mm · reward 231.4'.
+    With episodes of what was kept out of the training: 'success 93.0 % (88–96) · unseen 81.0 % · …'.
     Of a run that learns a reward alone: 'AUC 0.998 · R² 0.93 · correlation 0.84'.
     """
     parts = []
     if prefix + "success_rate" in metrics:
         parts.append(f"success {success_with_interval(metrics, prefix)}")
+    if prefix + "test_success_rate" in metrics:
+        parts.append(f"unseen {percent(metrics[prefix + 'test_success_rate'])}")
     measures = (display or Display()).measures
     told = [f"{measure.label} {value}" for measure in measures if (value := measure.told(metrics, prefix))]
     parts += told
