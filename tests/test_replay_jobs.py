@@ -1,7 +1,9 @@
 """Whole runs of what learns from a replay: that it learns, what it writes, and what it refuses."""
 
+import functools
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,21 +110,22 @@ def best_return(discrete: bool) -> float:
 
 
 @pytest.fixture(scope="module")
-def line_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def line_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Trains each algorithm where a test asks for it: processes that share the tests do not train all of them."""
     folder = tmp_path_factory.mktemp("line")
     steps = {"sac": 4000, "td3": 4000, "dqn": 6000, "flash-sac": 2500}
-    return {algo: train("line", folder / algo, algo, n, {}) for algo, n in steps.items()}
+    return functools.cache(lambda algo: train("line", folder / algo, algo, steps[algo], {}))
 
 
 @pytest.mark.parametrize("algo", ["sac", "td3", "dqn", "flash-sac"])
-def test_a_point_learns_to_go_to_its_goal(line_runs: dict[str, Path], algo: str) -> None:
+def test_a_point_learns_to_go_to_its_goal(line_run: Callable[[str], Path], algo: str) -> None:
     """At random it is −13; the best is −1, with three choices −2."""
-    assert score(line_runs[algo]) > best_return(algo == "dqn") - 1.5
+    assert score(line_run(algo)) > best_return(algo == "dqn") - 1.5
 
 
-def test_exploring_is_worse_than_the_best_action(line_runs: dict[str, Path]) -> None:
+def test_exploring_is_worse_than_the_best_action(line_run: Callable[[str], Path]) -> None:
     for algo in ("sac", "dqn"):
-        assert score(line_runs[algo], deterministic=False) < score(line_runs[algo]) - 0.05
+        assert score(line_run(algo), deterministic=False) < score(line_run(algo)) - 0.05
 
 
 @pytest.mark.parametrize("n_step", [1, pytest.param(3, marks=pytest.mark.slow)])
@@ -346,14 +349,14 @@ def test_a_loaded_policy_acts_and_is_evaluated(pendulum: Path) -> None:
 
 
 @pytest.mark.parametrize("algo", ["sac", "td3", "dqn", "flash-sac"])
-def test_a_policy_is_exported(tmp_path: Path, line_runs: dict[str, Path], algo: str) -> None:
+def test_a_policy_is_exported(tmp_path: Path, line_run: Callable[[str], Path], algo: str) -> None:
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    assert export_onnx(line_runs[algo], tmp_path / "policy.onnx") <= 1e-4
+    assert export_onnx(line_run(algo), tmp_path / "policy.onnx") <= 1e-4
     session = runtime.InferenceSession(str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"])
     obs = np.random.default_rng(0).uniform(-1, 1, (9, 2)).astype(np.float32)
     (action,) = session.run(None, {"obs": obs})
-    np.testing.assert_allclose(action, ludus.load(line_runs[algo]).act(obs), atol=1e-4)
+    np.testing.assert_allclose(action, ludus.load(line_run(algo)).act(obs), atol=1e-4)
 
 
 def test_the_plan_says_how_much_is_learned_and_what_the_replay_holds(tmp_path: Path) -> None:
