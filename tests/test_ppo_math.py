@@ -18,9 +18,11 @@ from ludus.algorithms.return_scale import ReturnScale
 from ludus.buffers.schedule import SegmentSchedule
 from ludus.buffers.segments import SegmentBuffer, Segments
 from ludus.errors import ConfigError
+from ludus.policies import mlp
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.config import PolicyConfig
 from ludus.policies.lstm import LSTM
+from ludus.policies.mlp import MLP
 from ludus.policies.normalizer import ObsNormalizer
 
 OBS = gym.spaces.Box(-np.inf, np.inf, (5,), np.float32)
@@ -226,6 +228,28 @@ def test_flat_adam_equals_torch_adam_with_clipping() -> None:
         adam.step()
     for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_that_were_widened_give_the_same_features_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where tensor cores want widths that are multiples of four."""
+
+    def run() -> list[Tensor]:
+        torch.manual_seed(0)
+        layers, x = MLP(5, (6, 3), "elu").double(), torch.randn(7, 5, dtype=torch.float64)
+        for parameter in layers.parameters():
+            parameter.grad = torch.full_like(parameter, torch.nan)
+        with torch.no_grad():
+            outputs = layers.outputs(x)
+            inputs = layers.backward(outputs, torch.ones_like(outputs[-1]), need_inputs=True)
+        assert inputs is not None
+        gradients = [parameter.grad for parameter in layers.parameters() if parameter.grad is not None]
+        return [torch.tensor(outputs[0].shape[1]), outputs[-1], inputs, *gradients]
+
+    plain_width, *plain = run()
+    monkeypatch.setattr(mlp, "widened", lambda x: torch.nn.functional.pad(x, (0, -x.shape[-1] % 4)))
+    wide_width, *wide = run()
+    assert (int(plain_width), int(wide_width)) == (5, 8)
+    torch.testing.assert_close(wide, plain, atol=1e-12, rtol=0)
 
 
 def test_gradient_that_is_not_finite_moves_nothing_and_is_counted() -> None:
