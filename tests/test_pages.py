@@ -60,6 +60,13 @@ def test_a_missed_bar_is_said_to_be_missed() -> None:
     assert figures.Measured([1.07], digits=2, bar=1.05, better="less").missed
 
 
+def test_a_quote_fills_its_own_place_alone() -> None:
+    known: dict[str, Any] = {"a": {"quotes": {"x": {"says": "one"}, "y": {"says": "two"}}}}
+    page = "<!-- figure: a.x -->\n<!-- end -->\n\nkept\n\n<!-- figure: a.y -->\nold\n<!-- end -->\n"
+    filled = "<!-- figure: a.x -->\none\n<!-- end -->\n\nkept\n\n<!-- figure: a.y -->\ntwo\n<!-- end -->\n"
+    assert figures.quoted(page, known) == filled == figures.quoted(filled, known)
+
+
 def test_a_figure_tells_of_how_many_seeds_it_is() -> None:
     assert figures.Measured([5]).shown == "5"
     assert figures.Measured([5, 5]).shown == "5 (2 seeds)"

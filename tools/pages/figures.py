@@ -23,7 +23,8 @@ MACHINES = RESULTS / "machines.toml"
 ORDER = ("learning", "speed", "against", "kuka_sb3", "randomization", "memory", "recurrent", "humanoid", "returns",
          "replay", "rewards", "pixels", "gpu", "overlap", "masks", "taped", "scaling")  # fmt: skip
 USUAL_SEEDS = 3  # more are counted beside a figure
-QUOTE = re.compile(r"(<!-- figure: (\w+)\.([\w-]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
+# What stands between may be nothing yet, but never another mark.
+QUOTE = re.compile(r"(<!-- figure: (\w+)\.([\w-]+) -->\n)(?:(?!<!-- ).)*?(<!-- end -->)", re.DOTALL)
 
 Result = dict[str, Any]
 
@@ -182,7 +183,7 @@ def table(columns: list[str], rows: list[list[Any]]) -> str:
 
 def quoted(text: str, known: dict[str, Result]) -> str:
     """The page with every quoted figure as the result files have it."""
-    return QUOTE.sub(lambda match: f"{match[1]}{_quote(known, match[2], match[3])}{match[4]}", text)
+    return QUOTE.sub(lambda match: f"{match[1]}{_quote(known, match[2], match[3])}\n{match[4]}", text)
 
 
 def _quote(known: dict[str, Result], file: str, name: str) -> str:
