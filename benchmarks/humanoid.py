@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from fnmatch import fnmatch
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -196,12 +196,13 @@ def some_of(folder: Path, count: int, kept_out: str, left_out: str) -> list[str]
     """Files of a folder: `count` that are evenly spread (0: all), and all that are kept out of the training."""
     clips = [clip for clip in sorted(folder.glob("*.npz")) if not _means(left_out, clip)]
     own = [clip for clip in clips if not _means(kept_out, clip)]
-    chosen = [own[i * len(own) // count] for i in range(count)] if count else own
+    count = min(count, len(own)) or len(own)
+    chosen = [own[i * len(own) // count] for i in range(count)]
     return [str(clip) for clip in [*chosen, *(clip for clip in clips if _means(kept_out, clip))]]
 
 
 def _means(patterns: str, clip: Path) -> bool:
-    return any(fnmatch(clip.stem, pattern) for pattern in patterns.split(","))
+    return any(fnmatchcase(clip.stem, pattern.strip()) for pattern in patterns.split(","))
 
 
 def g1(arguments: argparse.Namespace, folder: Path) -> bool:
@@ -237,6 +238,8 @@ def main() -> None:
     arguments.rest = given[end + 1 :]
     if arguments.case in ("walk", "clips", "unseen", "g1") and not arguments.clip:
         parser.error(f"{arguments.case} needs --clip")
+    if arguments.case == "unseen" and not arguments.test_clips:
+        parser.error("unseen needs --test-clips")
     if arguments.case == "speed" and not arguments.device.startswith("cuda"):
         parser.error("speed needs --device cuda")
     with tempfile.TemporaryDirectory() as temporary:

@@ -1,5 +1,6 @@
 """Starts in the air land with their clip, held to MuJoCo."""
 
+import math
 from dataclasses import replace
 from importlib.util import find_spec
 
@@ -10,13 +11,14 @@ import torch
 from torch import Tensor
 
 from humanoid_body import HUMANOID
-from humanoid_envs import make, standing_clip, walk_clip
+from humanoid_envs import Still, flight_clip, make, standing_clip, walk_clip
 from ludus.envs.bodies import find_body
 from ludus.envs.humanoid.catalogue import find_clips
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.feedforward import Moving
 from ludus.envs.humanoid.flight import launches
 from ludus.envs.humanoid.motions import MotionLibrary
+from ludus.training.evaluator import evaluate
 from test_feedforward import parts_of, swinging
 
 FPS, GRAVITY = 60.0, 9.81
@@ -168,7 +170,7 @@ def heard(env: object, *outcomes: tuple[int, float, float]) -> None:
     """An evaluation with these (clip, start in seconds, farthest that a body was off)."""
     clips, began, farthest = ([float(part) for part in parts] for parts in zip(*outcomes, strict=True))
     labels = {"clip": clips, "began": began, "farthest": farthest, "ended": [0.5] * len(clips)}
-    env.adapt({"success": [float(off < 0.6) for off in farthest]}, labels)  # type: ignore[attr-defined]
+    env.adapt({"success": [float(not off > 0.6) for off in farthest]}, labels)  # type: ignore[attr-defined]
 
 
 def test_what_is_followed_closely_is_to_stay_so() -> None:
@@ -176,7 +178,7 @@ def test_what_is_followed_closely_is_to_stay_so() -> None:
     env = make(clips, rows=4, termination=0.5, strict_termination=0.25)
     env.reset(0)
     env.memory["clip"].copy_(torch.tensor([0, 1, 2, 2]))
-    # The last two are in the second cycle of a loop, one second after they began in its first and second part.
+    # The last two began a second ago, in the first and in the second part of a loop that one has begun anew.
     env.memory["time"].copy_(torch.tensor([1.5, 1.5, 1.3, 2.5]))
     env.elapsed.copy_(torch.tensor([15, 15, 30, 30]))
     off = torch.full((4, 15), 0.1)
@@ -216,12 +218,32 @@ def test_mirrored_clips_are_held_to_the_rule_of_theirs() -> None:
     env.close()
 
 
-def test_an_evaluation_tells_how_far_each_start_was_off() -> None:
-    env = make([standing_clip("a")], evaluation=True, strict_termination=0.25)
-    env.reset(0)
-    env.begin_step(torch.ones((env.num_rows, 28)))
-    metrics = env.end_step().metrics
-    assert metrics["began"].tolist() == [0.0]
-    assert 0.0 < float(metrics["farthest"]) < 0.5
-    assert set(env.labels) >= {"began", "farthest"}
-    env.close()
+def test_an_evaluation_teaches_how_far_its_episodes_were_off() -> None:
+    """Told at the end of an episode, when its row has begun another."""
+    clips = [standing_clip("a"), flight_clip("b"), walk_clip("c")]
+    evaluated = make(clips, evaluation=True, eval_starts=3, strict_termination=0.1)
+    result = evaluate(Still(), evaluated, 1, 0, True)  # type: ignore[arg-type]
+    lost = [success < 0.5 for success in result.metrics["success"]]
+    assert {True, False} == set(lost)
+    for off, failed in zip(result.labels["farthest"], lost, strict=True):
+        assert off > 0.5 if failed else off > 0.0
+    assert sorted(result.labels["began"]) == pytest.approx([0.0, 0.0, 0.0, 0.4, 0.8])
+    env = make(clips, strict_termination=0.1)
+    env.adapt(result.metrics, result.labels)
+    failures = {int(clip) for clip, failed in zip(result.labels["clip"], lost, strict=True) if failed}
+    for clip, limit in zip(env.starts.clip.tolist(), env._limits.tolist(), strict=True):
+        assert (limit == 0.5) == (clip in failures) or clip == 2  # of the walk's parts each by its own starts
+
+
+def test_a_start_that_failed_or_diverged_is_asked_for_nothing() -> None:
+    env = make([standing_clip("a"), standing_clip("b")], termination=1.0, strict_termination=0.25)
+    heard(env, (0, 0.0, math.nan), (1, 0.0, 0.7))
+    assert env._limits.tolist() == [1.0] * 4
+
+
+def test_limits_of_another_rule_are_not_taken_over() -> None:
+    env = make([standing_clip("a")], strict_termination=0.25)
+    heard(env, (0, 0.0, 0.1))
+    assert env._limits.tolist() == [0.25, 0.25]
+    env.load_lessons(env.lessons() | {"limits": torch.tensor([0.3])})  # one a clip, as it was
+    assert env._limits.tolist() == [0.5, 0.5]

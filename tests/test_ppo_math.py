@@ -252,6 +252,12 @@ def test_rows_that_were_widened_give_the_same_features_and_gradients(monkeypatch
     torch.testing.assert_close(wide, plain, atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("width", [3, 4, 6, 7, 9])
+def test_rows_of_another_width_are_refused(width: int) -> None:
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        MLP(5, (6,), "elu").outputs(torch.zeros(2, width))
+
+
 def test_gradient_that_is_not_finite_moves_nothing_and_is_counted() -> None:
     layer = torch.nn.Linear(3, 2)
     optimizer = FlatAdam(layer.parameters(), max_grad_norm=1.0)

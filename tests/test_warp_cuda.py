@@ -12,9 +12,10 @@ from ludus.algorithms.on_policy.collector import Collector
 from ludus.algorithms.on_policy.config import make_schedule
 from ludus.algorithms.ppo.config import PPOTrainConfig
 from ludus.envs import make_vec_env
+from ludus.envs.humanoid.mimic import MimicTask
 from ludus.envs.kuka.config import KukaConfig
 from ludus.envs.locomotion.task import TASKS, load_model
-from ludus.envs.mujoco.task import SimTask
+from ludus.envs.mujoco.task import ALL_ROWS, SimTask
 from ludus.graphs import Graphed
 from ludus.policies.factory import make_actor_critic
 from ludus.presets import find_preset
@@ -177,7 +178,8 @@ def test_starts_beside_the_clip_at_other_rates_mirrored_and_pushed_are_recorded(
     """Nothing of it may wait for the GPU."""
     push = {"push": {"kind": "push", "speed": 0.5, "turning": 0.6, "every": [2, 5]}}
     changes = {"env.start_noise": 1.0, "env.mirror": True, "env.playback": (0.8, 1.25), "env.randomization": push}
-    env, collector = many_humanoids(device, changes | {"env.clips": "bow,wave", "env.max_steps": 8})
+    changes |= {"env.clips": "bow,wave", "env.max_steps": 8, "env.strict_termination": 0.25}
+    env, collector = many_humanoids(device, changes)
     for rollout in range(4):
         assert torch.isfinite(collector.collect(rollout).obs).all()
     collector.close()
@@ -185,6 +187,17 @@ def test_starts_beside_the_clip_at_other_rates_mirrored_and_pushed_are_recorded(
     assert 0.8 < float(env.memory["rate"].min()) < 0.85
     assert 1.2 < float(env.memory["rate"].max()) < 1.25
     assert set(env.memory["clip"].tolist()) == {0, 1, 2, 3}
+
+
+def test_a_tracker_sees_the_same_by_kernels_and_step_by_step(device: torch.device) -> None:
+    env, collector = many_humanoids(device, {"env.future": (1, 5, 15), "env.playback": (0.8, 1.25)})
+    assert isinstance(env, MimicTask)
+    collector.collect(0)
+    by_kernels = env.observe(ALL_ROWS)
+    assert env._fused
+    env._fused = False
+    torch.testing.assert_close(by_kernels, env.observe(ALL_ROWS), atol=1e-4, rtol=1e-4)
+    collector.close()
 
 
 def test_recorded_rollouts_start_where_an_evaluation_failed(device: torch.device) -> None:

@@ -67,7 +67,8 @@ class VecEnv(ABC):
     fault_advice: Mapping[str, str] = MappingProxyType({})
     # [rows] what the newest step was really worth, where the learner is paid otherwise; only to measure by.
     hidden_reward: Tensor | None = None
-    # Metrics that say which episode it was, not how it went; one named "weight" is how much it counts in a mean.
+    # Metrics that no mean is taken of: which episode it was, or what `adapt` asks of each; "weight" is how much it
+    # counts in a mean.
     labels: tuple[str, ...] = ()
     fixed_starts: bool = False  # an evaluation is one episode of every row, whatever number is asked for
     own_starts: slice = slice(None)  # which of them these rows are, where ranks share them out

@@ -64,7 +64,9 @@ class Dense(WrittenOut, nn.Linear):
         """`x` may be `widened`."""
         weight, bias = self._parts
         added = x.shape[-1] - self.in_features
-        return F.linear(x, F.pad(weight, (0, added)) if added else weight, bias)
+        if added and added == -self.in_features % _ALIGNED:
+            return F.linear(x, F.pad(weight, (0, added)), bias)
+        return F.linear(x, weight, bias)
 
     def write_gradient(self, x: Tensor, gradient: Tensor) -> None:
         """Overwrite the parameters' `.grad`, which the optimiser has allocated, from that of the output."""
@@ -125,7 +127,9 @@ class MLP(nn.Module):
 
     def numbers_of_a_step(self) -> tuple[int, int]:
         """How many numbers are held of each step, and how many more while gradients are passed back."""
-        return self.inputs + sum(self.widths), 2 * max(self.widths, default=0)
+        added = -self.inputs % _ALIGNED if self.inputs >= _WIDE else 0  # to a copy, on a GPU
+        copied = self.inputs + added if added else 0
+        return self.inputs + copied + sum(self.widths), 2 * max(self.widths, default=0)
 
 
 def through_activation(activation: Activation, gradient: Tensor, output: Tensor) -> Tensor:

@@ -67,7 +67,7 @@ _GENERAL = dataclasses.replace(
         resample_spread=0.05,
     ),
     ppo=dataclasses.replace(_LARGE.ppo, std_final=0.08),
-    loop=LoopConfig(total_steps=330_000_000, iterations=40),
+    loop=LoopConfig(total_steps=300_000_000, iterations=40),
 )
 
 # Robots act about 50 times a second, so that a second is more steps; and their motors are soft.
@@ -91,7 +91,7 @@ _ROBOT_LARGE = dataclasses.replace(
         resample_floor=0.5,
     ),
     ppo=dataclasses.replace(_LARGE.ppo, gamma=0.98),
-    loop=LoopConfig(total_steps=50_000_000, iterations=20),
+    loop=LoopConfig(total_steps=30_000_000, iterations=20),
     eval=EvalConfig(every=5_000_000, stochastic=False),
 )
 

@@ -9,6 +9,8 @@ from ludus.files import write_whole
 from ludus.show.playback import NO_NETWORK
 from ludus.show.report_style import SCRIPT, STYLE
 
+_WIDE = 9  # characters that fit a tile at their usual size
+
 
 def page_html(title: str, body: str, axis: str = "step") -> str:
     """A whole page. `axis`: what the readout calls a place on the x axis of its charts."""
@@ -18,9 +20,6 @@ def page_html(title: str, body: str, axis: str = "step") -> str:
         f"<title>{safe(title)}</title><style>{STYLE}</style></head>"
         f'<body data-x="{axis}"><main>{body}</main><div id="tip"></div><script>{SCRIPT}</script></body></html>'
     )
-
-
-_WIDE = 9  # characters that fit a tile at their usual size
 
 
 def tile(words: str, value: str, main: bool = False, good: bool = True) -> str:

@@ -74,8 +74,8 @@ class HumanoidConfig(TermSettings):
     termination: Annotated[float, Range(above=0, most=1_000_000)] = 0.5
     """m; an episode of training ends when any body is farther from its reference."""
     strict_termination: Annotated[float, Range(0, 1_000_000)] = 0.0
-    """m; the same from starts which the newest evaluation followed closely: 1.25 times as far as it was off, but
-    at least this; 0: no other rule."""
+    """m; a closer limit for episodes that begin in a second of a clip from which the newest evaluation followed:
+    1.25 times as far as it was off, at least this, at most `termination`. 0: `termination` everywhere."""
     reward: TrackingReward = field(default_factory=TrackingReward)
     """Of goal track: the usual weights of its reward terms, and how sharply they fall."""
     discriminate: Literal["nothing", "motion", "error"] = "nothing"

@@ -185,7 +185,8 @@ class MimicTask(HumanoidTask):
         clip = self.memory["clip"]
         labels = {"weight": 1 / self._tries[clip], "clip": clip.float(), "ended": self.memory["time"].float()}
         if self.config.strict_termination:
-            labels |= {"began": self._plan[1].float(), "farthest": self._measures.farthest}
+            # A copy: rows that have ended begin anew before anybody reads it.
+            labels |= {"began": self._plan[1].float(), "farthest": self._measures.farthest.clone()}
         if self._roles.unseen:
             labels["unseen"] = (clip >= self._roles.seen).float()
         return self._measures.results(lost) | completion | labels
@@ -236,20 +237,22 @@ class MimicTask(HumanoidTask):
         if self.config.resample:
             self.starts.learn(clip, told["ended"], told["failed"] > 0)
         if self.config.strict_termination:
-            self._be_strict(clip, told["began"], told["farthest"])
+            farthest = told["farthest"].masked_fill(told["failed"] > 0, torch.inf)
+            self._be_strict(clip, told["began"], farthest.nan_to_num(torch.inf))
         return True
 
     def _be_strict(self, clip: Tensor, began: Tensor, farthest: Tensor) -> None:
         """What is followed closely is to stay so. From a start that has to find back first nothing is asked:
         its episodes would end before it is learned.
         """
-        reach = (_ROOM * farthest).clamp(self.config.strict_termination, self.config.termination)
+        widest = self.config.termination
+        reach = (_ROOM * farthest).clamp(min=self.config.strict_termination).clamp(max=widest)
         of_clips, of_parts = (farthest.new_zeros(n) for n in (len(self.library), len(self._limits)))
         of_clips.scatter_reduce_(0, clip, reach, "amax")
         of_parts.scatter_reduce_(0, self.starts.part_at(clip, began), reach, "amax")
         # Where no start was evaluated, the clip's farthest counts.
         limits = torch.where(of_parts > 0, of_parts, of_clips[self.starts.clip])
-        self._limits.copy_(limits.masked_fill(limits == 0, self.config.termination))
+        self._limits.copy_(limits.masked_fill(limits == 0, widest))
 
     def lessons(self) -> State:
         own = {"limits": self._limits.clone()} if self.config.strict_termination else {}
@@ -258,8 +261,9 @@ class MimicTask(HumanoidTask):
     def load_lessons(self, lessons: State) -> None:
         super().load_lessons(lessons)
         if self.config.strict_termination:
-            limits = lessons.get("limits", self._limits)  # a run that had no such rule, or another, knows none
-            self._limits.copy_(limits if limits.shape == self._limits.shape else self._limits)
+            self._limits.fill_(self.config.termination)  # a run that had no such rule, or another, knows none
+            if "limits" in lessons and lessons["limits"].shape == self._limits.shape:
+                self._limits.copy_(lessons["limits"])
 
     def tabulate(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> list[dict[str, Any]]:
         seen, unseen = self._roles

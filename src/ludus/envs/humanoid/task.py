@@ -75,7 +75,7 @@ class HumanoidTask(SimTask):
         key = np.array(body.key) + body.root
         self._key = _selection(key, self.device)
         self._key_numbers = torch.as_tensor(key, dtype=torch.int32, device=self.device)
-        # In one kernel what is some hundred otherwise: sight_triton.py.
+        # What is seen in a few kernels instead of some hundred: sight_triton.py.
         self._fused = self.device.type == "cuda" and self.dtype == torch.float32 and _HAS_TRITON
         self._motors = _selection(body.motors, self.device)
         self._action_scale, self._motor_lag = (
@@ -120,17 +120,18 @@ class HumanoidTask(SimTask):
     sight: Sight
 
     def look_at(self, rows: Rows) -> None:
-        qpos, qvel, bodies = self._qpos[rows].float(), self._qvel[rows].float(), self.key_places()[rows].float()
+        qpos, bodies = self._qpos[rows].float(), self.key_places()[rows].float()
+        felt: Sequence[Tensor]
         if self._fused:
             from ludus.envs.humanoid.sight_triton import feel
 
             whole, facing = feel(self._state_of(rows))
             *felt, around = whole.split(_felt_sizes(self.body), dim=1)
-            self.sight = Sight(qpos, bodies, facing, felt, around)
-            return
-        facing = heading(qpos[:, 3:7])
-        around = from_root(bodies, facing)[:, 1:].flatten(1)
-        self.sight = Sight(qpos, bodies, facing, self_state(qpos, qvel, facing), around)
+        else:
+            facing = heading(qpos[:, 3:7])
+            felt = self_state(qpos, self._qvel[rows].float(), facing)
+            around = from_root(bodies, facing)[:, 1:].flatten(1)
+        self.sight = Sight(qpos, bodies, facing, felt, around)
 
     def _state_of(self, rows: Rows) -> "Bodies":
         from ludus.envs.humanoid.sight_triton import Bodies
