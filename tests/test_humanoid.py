@@ -323,6 +323,17 @@ def test_a_saved_state_goes_on_bit_by_bit(discriminate: str) -> None:
     assert torch.equal(env.starts.probability, other.starts.probability)
 
 
+@pytest.mark.parametrize(("name", "value"), [("clip", -1), ("clip", 2), ("time", math.nan), ("rate", math.inf)])
+def test_a_checkpoint_of_clips_and_times_that_there_are_not_is_refused(name: str, value: float) -> None:
+    env = make([standing_clip("a"), standing_clip("b")], rows=3, playback=(0.8, 1.25))
+    env.reset(0)
+    state = env.state()
+    env.load_state(state)
+    state["memory"][name][1] = value
+    with pytest.raises(CheckpointError, match="damaged"):
+        env.load_state(state)
+
+
 # The contract -----------------------------------------------------------------------------------------
 CONTRACT: dict[str, Callable[[int], HumanoidTask]] = {
     "mimic": lambda n: make([walk_clip(), standing_clip()], n),

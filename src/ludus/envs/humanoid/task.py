@@ -276,8 +276,17 @@ class HumanoidTask(SimTask):
     def load_state(self, state: State) -> None:
         _check_same(state.get("body", self.body.facts()), self.body)  # older checkpoints do not say
         super().load_state(state)
-        self.load_lessons(state)
+        self.load_lessons(state)  # which tells of other clips
+        self._refuse_nonsense()
         self._advance()
+
+    def _refuse_nonsense(self) -> None:
+        """Clips and times that a checkpoint gave: kernels read the table of motions at them unasked."""
+        clip = self.memory["clip"]
+        times = [self.memory[name] for name in ("time", "rate") if name in self.memory]
+        known = ((clip >= 0) & (clip < len(self.library))).all()
+        if not (known and all(time.isfinite().all() for time in times)):
+            raise CheckpointError("Its episodes are in clips or at times that there are not: it is damaged.")
 
     def lessons(self) -> State:
         return {"starts": self.starts.state()}
