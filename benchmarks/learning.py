@@ -34,11 +34,6 @@ class Case:
     flags: tuple[str, ...] = ()
 
 
-# Ten arms in processes of their own; 500,000 steps.
-FETCH_ON_GPU = (
-    "--algo", "sac", "--device", "cuda", "--precision", "tf32", "--env.num-envs", "10", "--env.workers", "10",
-)  # fmt: skip
-
 CASES = {
     "kuka": Case("kuka-pick-place", 5, 200, "success_rate", 0.98, 0.98, 0.95),
     "kuka-fixed": Case(
@@ -51,7 +46,16 @@ CASES = {
     "fetch-reach": Case(
         "gym:FetchReach-v4", 3, 200, "success_rate", 0.99, 0.95, None, ("--algo", "sac")
     ),  # needs ludus[robotics]
-    "fetch-pick-place": Case("gym:FetchPickAndPlace-v4", 3, 200, "success_rate", 0.95, None, None, FETCH_ON_GPU),
+    "fetch-pick-place": Case(
+        "gym:FetchPickAndPlace-v4",
+        3,
+        200,
+        "success_rate",
+        0.95,
+        None,
+        None,
+        ("--algo", "flash-sac", "--device", "cuda", "--env.num-envs", "4", "--env.workers", "4"),
+    ),  # likewise
     "cartpole": Case("gym:CartPole-v1", 3, 100, "mean_reward", 475),
     "cartpole-hidden": Case("gym:ludus/CartPoleNoVelocity-v1", 3, 100, "mean_reward", 500),
     "pendulum": Case("gym:Pendulum-v1", 6, 100, "mean_reward", -180),

@@ -11,7 +11,8 @@ pytest.importorskip("triton", reason="Triton is not installed: it comes with tor
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before the kernels are made
 
-from ludus.algorithms.flash import losses, optimizer
+from ludus.algorithms.flash import adam_triton, losses, losses_triton, optimizer
+from ludus.algorithms.optimizer import FlatAdam
 from ludus.policies import flash_layers, replay_heads
 from ludus.policies import flash_triton as kernels
 from test_flash import agent_of, batch_of, learn
@@ -56,6 +57,42 @@ def test_a_batch_norm_and_its_gradient(batch_statistics: bool, relu: bool) -> No
     for ours, leaf_of in ((found, leaf), (of_scale, factor), (of_shift, offset)):
         assert leaf_of.grad is not None
         close(ours, leaf_of.grad)
+
+
+def test_networks_that_see_the_same_need_no_copy_of_it() -> None:
+    x, gradient = random(3, 37), random(2, 3, 37, seed=1)
+    scale, shift, mean, variance = (
+        random(6, seed=3),
+        random(6, seed=4),
+        random(6, seed=5),
+        torch.ones(6).to(DEVICE),
+    )
+    told = []
+    for given in (x, x.repeat(2, 1, 1)):
+        out, *used = kernels.norm(given, scale, shift, mean.clone(), variance.clone(), True, MOMENTUM, EPS)
+        back = kernels.norm_back(gradient, given, scale, shift, *used, True)
+        told.append([out.view(2, 3, 37), *used, back])
+    for found, wanted in zip(*told, strict=True):
+        close(found, wanted)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize(("outputs", "inputs", "rows"), [(40, 23, 70), (5, 130, 3)])
+def test_products_of_narrow_matrices_and_the_weights_gradient(
+    half: bool, outputs: int, inputs: int, rows: int
+) -> None:
+    weight, x, bias = random(2, outputs, inputs), random(2, inputs, rows, seed=1), random(2, outputs, 1, seed=2)
+    gradient = random(2, outputs, rows, seed=3)
+    gradient = gradient.bfloat16() if half else gradient
+    close(kernels.product(weight, x), weight @ x)
+    found = kernels.product(weight, x, gradient.dtype, bias)
+    assert found.dtype == gradient.dtype
+    least = 1e-2 if half else 2e-5
+    torch.testing.assert_close(found.float(), weight @ x + bias, rtol=least, atol=least)
+    close(kernels.product(weight.transpose(1, 2), gradient), weight.transpose(1, 2) @ gradient.float())
+    of_weight = torch.zeros_like(weight)
+    kernels.write_weight_gradient(gradient, x, of_weight)
+    close(of_weight, gradient.float() @ x.transpose(1, 2))
 
 
 def test_norms_of_half_as_wide_numbers() -> None:
@@ -116,7 +153,7 @@ def test_the_critics_loss_moves_the_distribution_of_the_lower_target() -> None:
             target[min(low + 1, BINS - 1), row] += float(probs[critic, i, row]) * (place - low)
     each = -(target.to(DEVICE) * logits.log_softmax(1)).sum(1).mean(0)
     each.mean().backward()
-    gradient, told = kernels.distribution_loss(
+    gradient, told = losses_triton.distribution_loss(
         target_logits, logits.detach(), reward, factor, discount, log_alpha, log_prob, HIGHEST
     )
     close(told[0], each.detach())
@@ -130,7 +167,7 @@ def test_the_way_up_is_that_of_the_lower_critic() -> None:
     logits = random(2, BINS, rows).requires_grad_()
     least = (logits.softmax(1) * support[:, None]).sum(1).amin(0)
     (-least.mean()).backward()
-    gradient, found = kernels.way_up(logits.detach(), HIGHEST)
+    gradient, found = losses_triton.way_up(logits.detach(), HIGHEST)
     close(found, least.detach())
     assert logits.grad is not None
     close(gradient * rows, logits.grad * rows)
@@ -162,19 +199,17 @@ def test_a_squashed_sample_and_its_gradient() -> None:
 def test_adam_moves_and_projects_the_rows(held: bool) -> None:
     # A matrix of 3 rows, a norm whose scale and shift lie apart, and a free bias.
     rows = [(0, -1, 40, 1.0), (40, -1, 40, 1.0), (80, -1, 40, 1.0), (120, 130, 8, 8.0), (128, -1, 2, 0.0)]
-    weights, target = random(138), random(138, seed=9)
-    parameter = torch.nn.Parameter(weights.clone())
+    ours, target = FlatAdam([torch.nn.Parameter(random(138))], math.inf, eps=1e-8), random(138, seed=9)
+    parameter = torch.nn.Parameter(ours.flat.clone())
     adam = torch.optim.Adam([parameter], lr=0.01, eps=1e-8)
-    mean, square, steps = torch.zeros_like(weights), torch.zeros_like(weights), torch.zeros((), device=DEVICE)
     wanted_target = target.clone()
-    hold = torch.tensor(float(held), device=DEVICE)
+    rate, left = torch.tensor(0.02, device=DEVICE), torch.tensor(0.5, device=DEVICE)
     for step in range(3):
         gradient = random(138, seed=step + 1)
-        steps += 1.0 - hold
-        kernels.adam_rows(
-            kernels.ParameterRows(rows, DEVICE), weights, gradient, mean, square, steps,
-            torch.tensor(0.01, device=DEVICE), hold, 1e-8, target, 0.1,
-        )  # fmt: skip
+        ours.grad.copy_(gradient)
+        if held:
+            ours.grad[77] = math.nan
+        adam_triton.adam_rows(adam_triton.ParameterRows(rows, DEVICE), ours, rate, left, target, 0.1)
         if not held:
             parameter.grad = gradient
             adam.step()
@@ -184,8 +219,9 @@ def test_adam_moves_and_projects_the_rows(held: bool) -> None:
                     part = parameter.data[places]
                     parameter.data[places] = part * (squared / part.square().sum()).sqrt()
         wanted_target.lerp_(parameter.data, 0.1)
-        close(weights, parameter.data)
+        close(ours.flat, parameter.data)
         close(target, wanted_target)
+    assert (float(ours.steps), float(ours.skipped)) == ((0.0, 3.0) if held else (3.0, 0.0))
 
 
 def test_updates_with_kernels_are_those_without(monkeypatch: pytest.MonkeyPatch) -> None:

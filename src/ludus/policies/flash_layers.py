@@ -106,7 +106,7 @@ class FlashLayers(nn.Module):
 
         weights = self._weights_as(product_type(x))
         inputs = [normed(x, relu=False)]
-        x = torch.bmm(weights[0], inputs[0]).to(weights[1].dtype)
+        x = narrow_product(weights[0], inputs[0], weights[1].dtype)
         for first, second in zip(weights[1::2], weights[2::2], strict=True):
             inside = normed(torch.bmm(first, x))
             inputs += [x, inside]
@@ -158,11 +158,11 @@ class FlashLayers(nn.Module):
             inside = back.through_norm(first, below)
             if learns:
                 _write_product(self.weights[first], inside, done.inputs[first])
-            gradient = torch.baddbmm(gradient, weights[first].transpose(1, 2), inside)
-        gradient = gradient.to(weights[0].dtype)
+            gradient = gradient.baddbmm_(weights[first].transpose(1, 2), inside)
         if learns:
-            _write_product(self.weights[0], gradient, done.inputs[0])
-        gradient = back.through_norm(0, torch.bmm(weights[0].transpose(1, 2), gradient))
+            _write_narrow_product(self.weights[0], gradient, done.inputs[0])
+        below = narrow_product(weights[0].transpose(1, 2), gradient, weights[0].dtype)
+        gradient = back.through_norm(0, below)
         back.write()
         return gradient
 
@@ -292,11 +292,11 @@ def _normed(
     if fused(x):
         from ludus.policies import flash_triton
 
-        x = x.contiguous()
+        given = (x[0] if x.stride(0) == 0 else x).contiguous()  # networks may all see the same
         out, mean, inverse_std = flash_triton.norm(
-            x, scale, shift, *running, batch_statistics, _MOMENTUM, _EPS, relu, skip
+            given, scale, shift, *running, batch_statistics, _MOMENTUM, _EPS, relu, skip
         )
-        return out, Normed(x, running, mean, inverse_std, None)
+        return out.view(x.shape), Normed(given, running, mean, inverse_std, None)
     channels = x.reshape(1, -1, x.shape[-1])
     out, mean, inverse_std = _batch_normed(channels, scale, shift, *running, batch_statistics)
     out = out.view(x.shape)
@@ -335,6 +335,25 @@ def _rms_normed(x: Tensor, scale: Tensor, asked: slice) -> tuple[Tensor, Tensor]
     x = x[..., asked]
     inverse_rms = x.square().mean(1, keepdim=True).add_(_RMS_EPS).rsqrt_()
     return (x * inverse_rms).mul_(scale.view(x.shape[0], -1, 1)), inverse_rms
+
+
+def narrow_product(weight: Tensor, x: Tensor, dtype: torch.dtype, bias: Tensor | None = None) -> Tensor:
+    """[copies, outputs, inputs] · [copies, inputs, rows] + bias as `dtype`, by a matrix that is narrow or low."""
+    if fused(x):
+        from ludus.policies import flash_triton
+
+        return flash_triton.product(weight, x, dtype, bias)
+    return torch.bmm(weight, x) if bias is None else torch.baddbmm(bias, weight, x)
+
+
+def _write_narrow_product(weight: Tensor, gradient: Tensor, inputs: Tensor) -> None:
+    if not fused(gradient):
+        _write_product(weight, gradient, inputs)
+        return
+    from ludus.policies import flash_triton
+
+    assert weight.grad is not None
+    flash_triton.write_weight_gradient(gradient, inputs, weight.grad)
 
 
 def _write_product(weight: Tensor, gradient: Tensor, inputs: Tensor) -> None:

@@ -1,11 +1,11 @@
-"""FlashSAC's norms, losses and optimiser step as Triton kernels. Needs a GPU: import it only there.
+"""FlashSAC's norms, narrow products and the policy's head as Triton kernels. Needs a GPU: import it only there.
 
 A gradient step of FlashSAC is some hundreds of small operations, and on a GPU each costs its launch. What stands
 between two matrix products is one kernel here. Activations are feature-major, [channels, rows]: a program owns one
 channel with all its rows, so a batch norm needs nothing from other programs and a run can be repeated exactly.
 
 Nothing waits for the device, so all of it can be captured in a CUDA graph after one ordinary call, which compiles
-the kernels. The formulas are those of `flash_layers.py` and of the agent, which the tests hold them against.
+the kernels. The formulas are those of `flash_layers.py` and `replay_heads.py`, which the tests hold them against.
 """
 
 from __future__ import annotations
@@ -17,16 +17,13 @@ from torch import Tensor
 from triton.language import constexpr, tensor  # type: ignore[import-not-found,unused-ignore]
 
 _TILE = 4096  # numbers that a program of an RMS norm holds, at most
-_BETA_1, _BETA_2 = constexpr(0.9), constexpr(0.999)
-_PROJECTION_EPS = constexpr(1e-8)
-_SECTION = 256  # numbers of a row of parameters that are in a program's registers at a time
 
 
-def _power_of_two(count: int) -> int:
+def power_of_two(count: int) -> int:
     return max(16, triton.next_power_of_2(count))
 
 
-def _warps(numbers: int) -> int:
+def warps_of(numbers: int) -> int:
     return max(1, min(16, numbers // 256))
 
 
@@ -34,12 +31,12 @@ def _warps(numbers: int) -> int:
 @triton.jit
 def _norm(
     x: tensor, scale: tensor, shift: tensor, mean: tensor, variance: tensor, residual: tensor, out: tensor,
-    used_mean: tensor, used_inverse: tensor, rows: tensor, momentum: tensor, eps: tensor, batch: constexpr,
-    relu: constexpr, size: constexpr,
+    used_mean: tensor, used_inverse: tensor, given_channels: tensor, rows: tensor, momentum: tensor, eps: tensor,
+    batch: constexpr, relu: constexpr, size: constexpr,
 ) -> None:  # fmt: skip
     channel, row = tl.program_id(0), tl.arange(0, size)
     inside, at = row < rows, channel * rows + row
-    given = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    given = tl.load(x + (channel % given_channels) * rows + row, mask=inside, other=0.0).to(tl.float32)
     old_mean, old_variance = tl.load(mean + channel), tl.load(variance + channel)
     if batch:
         center = tl.sum(given, 0) / rows
@@ -74,16 +71,17 @@ def norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Batch norm of [..., rows], then perhaps a relu, then plus `residual`: also the mean and 1 / std it used.
 
-    Batch statistics move the running ones, `mean` and `variance`.
+    Batch statistics move the running ones, `mean` and `variance`. Of fewer channels than there are scales, several
+    networks see the same: what comes out is [channels, rows] then.
     """
-    rows = x.shape[-1]
-    channels = x.numel() // rows
-    out = torch.empty_like(x)
+    rows, channels = x.shape[-1], len(scale)
+    given = x.numel() // rows
+    out = torch.empty(x.shape if given == channels else (channels, rows), dtype=x.dtype, device=x.device)
     used = torch.empty((2, channels), device=x.device)
-    size = _power_of_two(rows)
+    size = power_of_two(rows)
     _norm[(channels,)](
-        x, scale, shift, mean, variance, residual, out, used[0], used[1], rows, momentum, eps,
-        batch=batch_statistics, relu=relu, size=size, num_warps=_warps(size),
+        x, scale, shift, mean, variance, residual, out, used[0], used[1], given, rows, momentum, eps,
+        batch=batch_statistics, relu=relu, size=size, num_warps=warps_of(size),
     )  # fmt: skip
     return out, used[0], used[1]
 
@@ -91,13 +89,13 @@ def norm(
 @triton.jit
 def _norm_back(
     gradient: tensor, x: tensor, scale: tensor, shift: tensor, used_mean: tensor, used_inverse: tensor,
-    of_input: tensor, of_scale: tensor, of_shift: tensor, rows: tensor, batch: constexpr, relu: constexpr,
-    size: constexpr,
+    of_input: tensor, of_scale: tensor, of_shift: tensor, given_channels: tensor, rows: tensor, batch: constexpr,
+    relu: constexpr, size: constexpr,
 ) -> None:  # fmt: skip
     channel, row = tl.program_id(0), tl.arange(0, size)
     inside, at = row < rows, channel * rows + row
     g = tl.load(gradient + at, mask=inside, other=0.0).to(tl.float32)
-    given = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    given = tl.load(x + (channel % given_channels) * rows + row, mask=inside, other=0.0).to(tl.float32)
     factor, inverse = tl.load(scale + channel), tl.load(used_inverse + channel)
     unit = (given - tl.load(used_mean + channel)) * inverse
     if relu:
@@ -125,10 +123,10 @@ def norm_back(
 ) -> Tensor:
     """The gradient of what `norm` was given, by that of what it gave; writes those of scale and shift."""
     rows = x.shape[-1]
-    of_input, size = torch.empty_like(x), _power_of_two(rows)
-    _norm_back[(x.numel() // rows,)](
-        gradient, x, scale, shift, used_mean, used_inverse, of_input, of_scale, of_shift, rows,
-        batch=batch_statistics, relu=relu, size=size, num_warps=_warps(size),
+    of_input, size = torch.empty_like(gradient), power_of_two(rows)
+    _norm_back[(len(scale),)](
+        gradient, x, scale, shift, used_mean, used_inverse, of_input, of_scale, of_shift, x.numel() // rows, rows,
+        batch=batch_statistics, relu=relu, size=size, num_warps=warps_of(size),
     )  # fmt: skip
     return of_input
 
@@ -155,7 +153,7 @@ def rms(x: Tensor, scale: Tensor, first: int, asked: int, eps: float) -> tuple[T
     copies, width, rows = x.shape
     out = torch.empty((copies, width, asked), device=x.device)
     inverse = torch.empty((copies, asked), device=x.device)
-    features = _power_of_two(width)
+    features = power_of_two(width)
     tile = max(1, _TILE // features)
     _rms[(copies, triton.cdiv(asked, tile))](
         x, scale, out, inverse, width, rows, first, asked, eps, features=features, tile=tile, num_warps=8
@@ -202,127 +200,87 @@ def rms_back(
 ) -> Tensor:
     """The gradient of all rows that `rms` was given, by that of the asked ones; writes that of the scale."""
     (copies, width, rows), asked = x.shape, gradient.shape[-1]
-    of_input, features = torch.empty_like(x), _power_of_two(width)
+    of_input, features = torch.empty_like(x), power_of_two(width)
     tile = max(1, _TILE // features)
     _rms_back[(copies, triton.cdiv(rows, tile))](
         gradient, x, scale, inverse_rms, of_input, width, rows, first, asked, features=features, tile=tile,
         num_warps=8,
     )  # fmt: skip
     if of_scale is not None:
-        size = _power_of_two(asked)
+        size = power_of_two(asked)
         _rms_scale_back[(copies * width,)](
-            gradient, x, inverse_rms, of_scale, width, rows, first, asked, size=size, num_warps=_warps(size)
+            gradient, x, inverse_rms, of_scale, width, rows, first, asked, size=size, num_warps=warps_of(size)
         )
     return of_input
 
 
-# The critics' losses --------------------------------------------------------------------------------
+# Products of a narrow matrix -------------------------------------------------------------------------
+# Of the few numbers that a network sees, and of its bins: cuBLAS reads rows of an odd length one by one.
 @triton.jit
-def _softmax(logits: tensor, inside: tensor) -> tensor:
-    z = tl.where(inside, logits, float("-inf"))
-    p = tl.exp(z - tl.max(z, 0))
-    return p / tl.sum(p, 0)
-
-
-@triton.jit
-def _column(logits: tensor, critic: constexpr, bins: tensor, rows: tensor, row: tensor, bin: tensor) -> tensor:
-    at = (critic * bins + bin) * rows + row
-    return tl.load(logits + at, mask=bin < bins, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _cross_entropy(
-    logits: tensor, critic: constexpr, bins: tensor, rows: tensor, row: tensor, bin: tensor, target: tensor,
-    gradient: tensor, share: tensor,
-) -> tensor:  # fmt: skip
-    """The loss of one critic in one row; writes its gradient."""
-    z = _column(logits, critic, bins, rows, row, bin)
-    inside = bin < bins
-    z = tl.where(inside, z, float("-inf"))
-    z -= tl.max(z, 0)
-    log_total = tl.log(tl.sum(tl.exp(z), 0))
-    # What the target adds up to is 1 but for rounding.
-    of_logits = (tl.exp(z - log_total) * tl.sum(target, 0) - target) * share
-    tl.store(gradient + (critic * bins + bin) * rows + row, of_logits, mask=inside)
-    return -tl.sum(target * tl.where(inside, z - log_total, 0.0), 0)
-
-
-@triton.jit
-def _distribution_loss(
-    target_logits: tensor, logits: tensor, reward: tensor, reward_factor: tensor, discount: tensor,
-    log_alpha: tensor, next_log_prob: tensor, gradient: tensor, told: tensor, bins: tensor, rows: tensor,
-    highest: tensor, share: tensor, size: constexpr,
+def _product(
+    weight: tensor, x: tensor, bias: tensor, out: tensor, outputs: tensor, inputs: tensor, rows: tensor,
+    over_copy: tensor, over_output: tensor, over_input: tensor, precision: constexpr, tall: constexpr,
+    deep: constexpr, wide: constexpr,
 ) -> None:  # fmt: skip
-    """A program owns a row. Of each bin of the moved distribution it asks which of the others fall beside it."""
-    row, bin = tl.program_id(0), tl.arange(0, size)
-    inside = bin < bins
-    step = 2.0 * highest / (bins - 1)
-    support = bin * step - highest
-    first = _softmax(_column(target_logits, 0, bins, rows, row, bin), inside)
-    second = _softmax(_column(target_logits, 1, bins, rows, row, bin), inside)
-    takes_first = tl.sum(first * support, 0) <= tl.sum(second * support, 0)
-    likely = tl.where(takes_first, first, second)
-    gamma = tl.load(discount + row)
-    soft = gamma * tl.exp(tl.load(log_alpha)) * tl.load(next_log_prob + row)
-    paid = tl.load(reward + row) * tl.load(reward_factor) - soft
-    moved = tl.minimum(tl.maximum(paid + gamma * support, -highest), highest)
-    place = (moved + highest) / step
-    beside = tl.maximum(1.0 - tl.abs(place[:, None] - bin[None, :]), 0.0)
-    target = tl.sum(likely[:, None] * beside, 0)
-    target = tl.where(inside, target, 0.0)
-    total = _cross_entropy(logits, 0, bins, rows, row, bin, target, gradient, share)
-    total += _cross_entropy(logits, 1, bins, rows, row, bin, target, gradient, share)
-    tl.store(told + row, 0.5 * total)
-    tl.store(told + rows + row, tl.sum(tl.where((bin == 0) | (bin == bins - 1), target, 0.0), 0))
+    copy = tl.program_id(2)
+    output, row = tl.program_id(0) * tall + tl.arange(0, tall), tl.program_id(1) * wide + tl.arange(0, wide)
+    total = tl.zeros((tall, wide), tl.float32)
+    for first in range(0, inputs, deep):
+        number = first + tl.arange(0, deep)
+        at = copy * over_copy + output[:, None] * over_output + number[None, :] * over_input
+        inside = (output < outputs)[:, None] & (number < inputs)[None, :]
+        factors = tl.load(weight + at, mask=inside, other=0.0)
+        inside = (number < inputs)[:, None] & (row < rows)[None, :]
+        given = tl.load(x + (copy * inputs + number[:, None]) * rows + row[None, :], mask=inside, other=0.0)
+        total = tl.dot(factors, given.to(tl.float32), total, input_precision=precision)
+    if bias is not None:
+        total += tl.load(bias + copy * outputs + output, mask=output < outputs, other=0.0)[:, None]
+    inside = (output < outputs)[:, None] & (row < rows)[None, :]
+    tl.store(out + (copy * outputs + output[:, None]) * rows + row[None, :], total, mask=inside)
 
 
-def distribution_loss(
-    target_logits: Tensor,
-    logits: Tensor,
-    reward: Tensor,
-    reward_factor: Tensor,
-    discount: Tensor,
-    log_alpha: Tensor,
-    next_log_prob: Tensor,
-    highest: float,
-) -> tuple[Tensor, Tensor]:
-    """The gradient of the mean cross-entropy by two critics' logits, [2, bins, rows].
-
-    Also [2, rows]: the loss, and how likely the target lies in the first or the last bin. The target is the
-    distribution of the target critic that expects less, moved by the reward.
-    """
-    _, bins, rows = logits.shape
-    gradient, told = torch.empty_like(logits), torch.empty((2, rows), device=logits.device)
-    _distribution_loss[(rows,)](
-        target_logits, logits, reward, reward_factor, discount, log_alpha, next_log_prob, gradient, told, bins,
-        rows, highest, 0.5 / rows, size=_power_of_two(bins), num_warps=4,
+def product(weight: Tensor, x: Tensor, dtype: torch.dtype = torch.float32, bias: Tensor | None = None) -> Tensor:
+    """[copies, outputs, inputs] · [copies, inputs, rows] (+ [copies, outputs, 1]) as `dtype`."""
+    (copies, outputs, inputs), rows = weight.shape, x.shape[-1]
+    out = torch.empty((copies, outputs, rows), dtype=dtype, device=x.device)
+    tall, wide = 32, 64
+    _product[(triton.cdiv(outputs, tall), triton.cdiv(rows, wide), copies)](
+        weight, x, bias, out, outputs, inputs, rows, *weight.stride(), precision=_precision(), tall=tall,
+        deep=min(64, power_of_two(inputs)), wide=wide,
     )  # fmt: skip
-    return gradient, told
+    return out
 
 
 @triton.jit
-def _way_up(
-    logits: tensor, gradient: tensor, least: tensor, bins: tensor, rows: tensor, highest: tensor, size: constexpr
-) -> None:
-    row, bin = tl.program_id(0), tl.arange(0, size)
-    inside = bin < bins
-    support = bin * (2.0 * highest / (bins - 1)) - highest
-    first = _softmax(_column(logits, 0, bins, rows, row, bin), inside)
-    second = _softmax(_column(logits, 1, bins, rows, row, bin), inside)
-    low, other = tl.sum(first * support, 0), tl.sum(second * support, 0)
-    of_first = tl.where(low <= other, 1.0 / rows, 0.0)
-    at = bin * rows + row
-    tl.store(gradient + at, (low - support) * first * of_first, mask=inside)
-    tl.store(gradient + bins * rows + at, (other - support) * second * (1.0 / rows - of_first), mask=inside)
-    tl.store(least + row, tl.minimum(low, other))
+def _weight_back(
+    gradient: tensor, x: tensor, of_weight: tensor, outputs: tensor, inputs: tensor, rows: tensor,
+    precision: constexpr, tall: constexpr, deep: constexpr, wide: constexpr,
+) -> None:  # fmt: skip
+    copy = tl.program_id(2)
+    output, number = tl.program_id(0) * tall + tl.arange(0, tall), tl.program_id(1) * deep + tl.arange(0, deep)
+    total = tl.zeros((tall, deep), tl.float32)
+    for first in range(0, rows, wide):
+        row = first + tl.arange(0, wide)
+        at = (copy * outputs + output[:, None]) * rows + row[None, :]
+        g = tl.load(gradient + at, mask=(output < outputs)[:, None] & (row < rows)[None, :], other=0.0)
+        at = (copy * inputs + number[None, :]) * rows + row[:, None]
+        given = tl.load(x + at, mask=(number < inputs)[None, :] & (row < rows)[:, None], other=0.0)
+        total = tl.dot(g.to(tl.float32), given, total, input_precision=precision)
+    at = (copy * outputs + output[:, None]) * inputs + number[None, :]
+    tl.store(of_weight + at, total, mask=(output < outputs)[:, None] & (number < inputs)[None, :])
 
 
-def way_up(logits: Tensor, highest: float) -> tuple[Tensor, Tensor]:
-    """Of two critics' logits, [2, bins, rows]: the gradient of −mean min Q, and min Q of each row."""
-    _, bins, rows = logits.shape
-    gradient, least = torch.empty_like(logits), torch.empty(rows, device=logits.device)
-    _way_up[(rows,)](logits, gradient, least, bins, rows, highest, size=_power_of_two(bins), num_warps=4)
-    return gradient, least
+def write_weight_gradient(gradient: Tensor, x: Tensor, of_weight: Tensor) -> None:
+    """That of the weight of a `product`, by that of what it gave and by what it was given."""
+    (copies, outputs, rows), inputs = gradient.shape, x.shape[1]
+    tall, deep = 16, min(64, power_of_two(inputs))
+    _weight_back[(triton.cdiv(outputs, tall), triton.cdiv(inputs, deep), copies)](
+        gradient, x, of_weight, outputs, inputs, rows, precision=_precision(), tall=tall, deep=deep, wide=128
+    )
+
+
+def _precision() -> str:
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 # The policy's head ----------------------------------------------------------------------------------
@@ -365,7 +323,7 @@ def squash(
     """Sampled actions and their log-probabilities, by mean and spread side by side, [rows, 2 · actions]."""
     rows, actions = noise.shape
     action, log_prob = torch.empty((rows, actions), device=params.device), torch.empty(rows, device=params.device)
-    size = _power_of_two(actions)
+    size = power_of_two(actions)
     tile = max(1, 1024 // size)
     _squash[(triton.cdiv(rows, tile),)](
         params, noise, action, log_prob, actions, rows, least, most, log_prob_constant, size=size, tile=tile
@@ -406,7 +364,7 @@ def squash_back(
 ) -> Tensor:
     """The gradient of what `squash` was given, by those of actions, feature-major, and of a log-probability."""
     rows, actions = noise.shape
-    gradient, size = torch.empty_like(params), _power_of_two(actions)
+    gradient, size = torch.empty_like(params), power_of_two(actions)
     tile = max(1, 1024 // size)
     _squash_back[(triton.cdiv(rows, tile),)](
         params,
@@ -423,105 +381,3 @@ def squash_back(
         tile=tile,
     )
     return gradient
-
-
-# The optimiser --------------------------------------------------------------------------------------
-class ParameterRows:
-    """Rows of a flat tensor of parameters, each perhaps of two pieces, that are kept at a length."""
-
-    def __init__(self, rows: list[tuple[int, int, int, float]], device: torch.device) -> None:
-        """Of each: where it begins, where its second piece begins or −1, numbers of a piece, its squared length.
-
-        A squared length of 0: it is free.
-        """
-        self.count, self.widest = len(rows), max(row[2] for row in rows)
-        places = torch.tensor([row[:3] for row in rows], dtype=torch.int64, device=device)
-        self.begin, self.second, self.size = places.t().contiguous().unbind()
-        self.squared_length = torch.tensor([row[3] for row in rows], device=device)
-
-
-@triton.jit
-def _adam_piece(
-    at: tensor, inside: tensor, weights: tensor, gradient: tensor, mean: tensor, square: tensor, rate: tensor,
-    fade_1: tensor, fade_2: tensor, eps: tensor, hold: tensor,
-) -> tensor:  # fmt: skip
-    """Where `hold` is set all stays as it was."""
-    w = tl.load(weights + at, mask=inside, other=0.0)
-    g = tl.where(hold, 0.0, tl.load(gradient + at, mask=inside, other=0.0))
-    m, s = tl.load(mean + at, mask=inside, other=0.0), tl.load(square + at, mask=inside, other=0.0)
-    new_m, new_s = m + (1.0 - _BETA_1) * (g - m), _BETA_2 * s + (1.0 - _BETA_2) * g * g
-    moved = w - rate / fade_1 * new_m / (tl.sqrt(new_s) / tl.sqrt(fade_2) + eps)
-    tl.store(mean + at, tl.where(hold, m, new_m), mask=inside)
-    tl.store(square + at, tl.where(hold, s, new_s), mask=inside)
-    moved = tl.where(hold, w, moved)
-    tl.store(weights + at, moved, mask=inside)
-    return tl.where(inside, moved, 0.0)
-
-
-@triton.jit
-def _adam_rows(
-    begin: tensor, second: tensor, size: tensor, squared_length: tensor, weights: tensor, gradient: tensor,
-    mean: tensor, square: tensor, steps: tensor, rate: tensor, held: tensor, target: tensor, tau: tensor,
-    eps: tensor, section: constexpr, sections: constexpr,
-) -> None:  # fmt: skip
-    """A program owns a row of parameters: it moves it, brings it to its length, and lets the target follow."""
-    row = tl.program_id(0)
-    first_at, second_at, count = tl.load(begin + row), tl.load(second + row), tl.load(size + row)
-    wanted, hold = tl.load(squared_length + row), tl.load(held) > 0
-    done = tl.maximum(tl.load(steps), 1.0)  # 0 only where nothing moves
-    step_size = tl.load(rate)
-    fade_1, fade_2 = 1.0 - tl.exp(done * tl.log(0.9)), 1.0 - tl.exp(done * tl.log(0.999))
-    squares = tl.zeros((section,), tl.float32)
-    for part in range(sections):
-        offset = part * section + tl.arange(0, section)
-        inside = offset < count
-        moved = _adam_piece(
-            first_at + offset, inside, weights, gradient, mean, square, step_size, fade_1, fade_2, eps, hold
-        )
-        squares += moved * moved
-        if second_at >= 0:
-            moved = _adam_piece(
-                second_at + offset, inside, weights, gradient, mean, square, step_size, fade_1, fade_2, eps, hold
-            )
-            squares += moved * moved
-    factor = tl.sqrt(wanted / (tl.sum(squares, 0) + _PROJECTION_EPS))
-    factor = tl.where((wanted > 0) & ~hold, factor, 1.0)
-    for part in range(sections):
-        offset = part * section + tl.arange(0, section)
-        inside = offset < count
-        _settle(first_at + offset, inside, weights, target, tau, factor)
-        if second_at >= 0:
-            _settle(second_at + offset, inside, weights, target, tau, factor)
-
-
-@triton.jit
-def _settle(at: tensor, inside: tensor, weights: tensor, target: tensor, tau: tensor, factor: tensor) -> None:
-    w = tl.load(weights + at, mask=inside, other=0.0) * factor
-    tl.store(weights + at, w, mask=inside)
-    if target is not None:
-        old = tl.load(target + at, mask=inside, other=0.0)
-        tl.store(target + at, old + tau * (w - old), mask=inside)
-
-
-def adam_rows(
-    rows: ParameterRows,
-    weights: Tensor,
-    gradient: Tensor,
-    mean: Tensor,
-    square: Tensor,
-    steps: Tensor,
-    rate: Tensor,
-    hold: Tensor,
-    eps: float,
-    target: Tensor | None = None,
-    tau: float = 0.0,
-) -> None:
-    """Adam's step of all parameters, then their projection, then perhaps the target's step towards them.
-
-    `steps` counts this one. Where `hold` is set nothing moves but the target.
-    """
-    _adam_rows[(rows.count,)](
-        rows.begin, rows.second, rows.size, rows.squared_length, weights, gradient, mean, square, steps, rate,
-        hold, target, tau, eps, section=_SECTION,
-        sections=triton.cdiv(rows.widest, _SECTION), num_warps=2,
-    )  # fmt: skip

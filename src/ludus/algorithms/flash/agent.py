@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ludus.algorithms.flash.config import FlashConfig, FlashTrainConfig
 from ludus.algorithms.flash.critics import Critics
-from ludus.algorithms.flash.losses import Followed, critic_loss, way_up
+from ludus.algorithms.flash.losses import Followed, critic_loss, tell_policy, way_up
 from ludus.algorithms.flash.optimizer import ProjectedAdam
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.replay.agents import Agent, Batch
@@ -54,6 +54,7 @@ class FlashSAC(Agent):
         self._actor_rate_left, self._critic_rate_left = (torch.ones((), device=device) for _ in range(2))
         self.reward_factor = torch.ones((), device=device)  # from the units of rewards to those of the bins
         self._policy_measures = torch.zeros(3, device=device)  # of its newest step
+        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def kind_of(self, update: int) -> tuple[bool, ...]:
         return *super().kind_of(update), self._moves_policy(update)
@@ -74,12 +75,12 @@ class FlashSAC(Agent):
     def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
         seen = self._critic_sees.numbers_of(batch.x).t().contiguous()  # by the critics: before, then after
         if self._moves_policy(update):
-            self._policy_measures.copy_(self._learn_policy(batch, seen))
+            self._learn_policy(batch, seen)
         told = self._learn_critics(batch, seen, update, measured)
         return None if told is None else torch.cat([told, self._policy_measures, self.log_alpha.exp().view(1)])
 
     # The policy and the temperature -------------------------------------------------------------
-    def _learn_policy(self, batch: Batch, seen: Tensor) -> Tensor:
+    def _learn_policy(self, batch: Batch, seen: Tensor) -> None:
         """On the observations before; those after count in the statistics alone."""
         n, alpha = len(batch.reward), self.log_alpha.exp()
         rows = self._actor_sees.numbers_of(batch.x).t().contiguous()
@@ -94,11 +95,8 @@ class FlashSAC(Agent):
             gradient = self.head.gradient(sample, way_up.t(), alpha / n)
         self.head.linear.write_gradient(features, gradient)
         self.layers.backward(done, self.head.linear.input_gradient(gradient).t()[None])
-        log_prob, q = sample.log_prob.mean(), values.mean()
-        assert self.log_alpha.grad is not None
-        self.log_alpha.grad.copy_(-alpha * (log_prob + self.target_entropy))
-        self.actor_optimizer.step_and_project(self.rate * self._actor_rate_left)
-        return torch.stack([alpha * log_prob - q, q, -log_prob])
+        tell_policy(sample.log_prob, values, self.log_alpha, self.target_entropy, self._policy_measures)
+        self.actor_optimizer.step_and_project(self.rate, self._actor_rate_left)
 
     def _imitating_gradient(
         self, batch: Batch, seen: Tensor, params: Tensor, sample: Squashed, way_up: Tensor, values: Tensor
@@ -131,17 +129,27 @@ class FlashSAC(Agent):
         params = self.head.linear.forward(known.features[0].t())
         follows = self.head.sample_with_log_prob(params, batch.noise[n:])
         x = torch.cat([seen, torch.cat([batch.action, follows.action]).t()])
-        _, target_logits = self.target_critics.forward_pass(x, batch_statistics=True, asked=slice(n, None))
+        target_logits = self._target_logits(x, slice(n, None))
         done, logits = self.critics.forward_pass(x, batch_statistics=True, asked=slice(n))
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
         batch.await_reward()
         followed = Followed(batch.reward, self.reward_factor, batch.discount, self.log_alpha, follows.log_prob)
         gradient, told = critic_loss(self.critics, target_logits, logits, followed)
         self.critics.backward(done, gradient)
         follower = self._target_weights if self._moves_target(update) else None
         self.critic_optimizer.step_and_project(
-            self.rate * self._critic_rate_left, follower, 1.0 - self.config.polyak
+            self.rate, self._critic_rate_left, follower, 1.0 - self.config.polyak
         )
         return told.mean(1) if measured else None
+
+    def _target_logits(self, x: Tensor, asked: slice) -> Tensor:
+        """On a GPU worked out beside the critics' own, on a stream of its own, which the caller waits for."""
+        if self._side is None:
+            return self.target_critics.forward_pass(x, batch_statistics=True, asked=asked)[1]
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            return self.target_critics.forward_pass(x, batch_statistics=True, asked=asked)[1]
 
     # State ----------------------------------------------------------------------------------------
     @property

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ludus.policies.flash_layers import FlashLayers, FlashPass, orthogonal, project_rows
+from ludus.policies.flash_layers import FlashLayers, FlashPass, narrow_product, orthogonal, project_rows
 
 
 class Critics(nn.Module):
@@ -25,7 +25,7 @@ class Critics(nn.Module):
     ) -> tuple[FlashPass, Tensor]:
         """Of [inputs, rows]; with the logits of the bins, [2, bins, asked rows]."""
         done = self.layers.forward_pass(x.expand(2, *x.shape), batch_statistics, asked)
-        return done, torch.baddbmm(self.bias, self.weight, done.features)
+        return done, narrow_product(self.weight, done.features, self.weight.dtype, self.bias)
 
     def values(self, probabilities: Tensor) -> Tensor:
         """[2, rows] the expected return."""

@@ -33,9 +33,9 @@ def critic_loss(
     The target is the distribution of the target critic that expects less of the return, moved by the reward.
     """
     if fused(logits):
-        from ludus.policies import flash_triton
+        from ludus.algorithms.flash import losses_triton
 
-        return flash_triton.distribution_loss(target_logits, logits, *followed, critics.highest)
+        return losses_triton.distribution_loss(target_logits, logits, *followed, critics.highest)
     probs = F.log_softmax(target_logits, 1).exp_()
     values = critics.values(probs)
     likely = torch.where(values[0] <= values[1], probs[0], probs[1])
@@ -47,12 +47,25 @@ def critic_loss(
     return gradient, torch.stack([-(target * log_probs).sum(1).mean(0), target[0] + target[-1]])
 
 
+def tell_policy(log_prob: Tensor, values: Tensor, log_alpha: Tensor, target_entropy: float, told: Tensor) -> None:
+    """Write the gradient of the temperature's loss; and to `told` the policy's loss, mean value and entropy."""
+    assert log_alpha.grad is not None
+    if fused(values):
+        from ludus.algorithms.flash import losses_triton
+
+        losses_triton.tell_policy(log_prob, values, log_alpha, log_alpha.grad, target_entropy, told)
+        return
+    alpha, mean, q = log_alpha.exp(), log_prob.mean(), values.mean()
+    log_alpha.grad.copy_(-alpha * (mean + target_entropy))
+    told.copy_(torch.stack([alpha * mean - q, q, -mean]))
+
+
 def way_up(critics: Critics, logits: Tensor) -> tuple[Tensor, Tensor]:
     """(gradient of −mean min Q by the logits, [rows] min Q)."""
     if fused(logits):
-        from ludus.policies import flash_triton
+        from ludus.algorithms.flash import losses_triton
 
-        return flash_triton.way_up(logits, critics.highest)
+        return losses_triton.way_up(logits, critics.highest)
     probs = F.log_softmax(logits, 1).exp_()
     values = critics.values(probs)
     first = values[0] <= values[1]

@@ -22,28 +22,26 @@ class ProjectedAdam(FlatAdam):
         # Weights first: each then begins at a multiple of 16 bytes, or their products would take twice as long.
         super().__init__(sorted(parameters, key=lambda p: id(p) not in rows), math.inf, eps=1e-8)
 
-    def step_and_project(self, rate: Tensor, target: Tensor | None = None, tau: float = 0.0) -> None:
-        """A step; then `target` goes a part `tau` of the way to the new weights."""
+    def step_and_project(
+        self, rate: Tensor, rate_left: Tensor, target: Tensor | None = None, tau: float = 0.0
+    ) -> None:
+        """A step, by what is left of the rate; then `target` goes a part `tau` of the way to the new weights."""
         if not fused(self.flat):
-            self.step(rate)
+            self.step(rate * rate_left)
             self._layers.project()
             for weight in self._unit:
                 project_rows(weight)
             if target is not None:
                 target.lerp_(self.flat, tau)
             return
-        from ludus.policies import flash_triton
+        from ludus.algorithms.flash import adam_triton
 
-        _, hold = self._judge_gradient()
-        moments = self.exp_avg, self.exp_avg_sq
-        flash_triton.adam_rows(
-            self._rows, self.flat, self.grad, *moments, self.steps, rate, hold, self.eps, target, tau
-        )
+        adam_triton.adam_rows(self._rows, self, rate, rate_left, target, tau)
 
     @cached_property
     def _rows(self) -> Any:
         """What is brought to a length together, for the kernel that does all in one."""
-        from ludus.policies import flash_triton
+        from ludus.algorithms.flash import adam_triton
 
         rows: list[tuple[int, int, int, float]] = []
         start, unit = 0, {id(weight) for weight in [*self._layers.weights, *self._unit]}
@@ -58,4 +56,4 @@ class ProjectedAdam(FlatAdam):
                 for first in range(0, p.numel(), width):
                     rows.append((start + first, -1, min(width, p.numel() - first), length))
             start += p.numel()
-        return flash_triton.ParameterRows(rows, self.flat.device)
+        return adam_triton.ParameterRows(rows, self.flat.device)
