@@ -60,18 +60,13 @@ def test_a_batch_norm_and_its_gradient(batch_statistics: bool, relu: bool) -> No
 
 
 def test_networks_that_see_the_same_need_no_copy_of_it() -> None:
-    x, gradient = random(3, 37), random(2, 3, 37, seed=1)
-    scale, shift, mean, variance = (
-        random(6, seed=3),
-        random(6, seed=4),
-        random(6, seed=5),
-        torch.ones(6).to(DEVICE),
-    )
+    x, gradient, scale, shift = random(3, 37), random(2, 3, 37, seed=1), random(6, seed=3), random(6, seed=4)
     told = []
     for given in (x, x.repeat(2, 1, 1)):
-        out, *used = kernels.norm(given, scale, shift, mean.clone(), variance.clone(), True, MOMENTUM, EPS)
-        back = kernels.norm_back(gradient, given, scale, shift, *used, True)
-        told.append([out.view(2, 3, 37), *used, back])
+        running = torch.zeros(6, device=DEVICE), torch.ones(6, device=DEVICE)
+        out, mean, inverse = kernels.norm(given, scale, shift, *running, True, MOMENTUM, EPS)
+        back = kernels.norm_back(gradient, given, scale, shift, mean, inverse, True)
+        told.append([out.view(2, 3, 37), mean, inverse, *running, back])
     for found, wanted in zip(*told, strict=True):
         close(found, wanted)
 
