@@ -72,7 +72,7 @@ def test_networks_that_see_the_same_need_no_copy_of_it() -> None:
 
 
 @pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize(("outputs", "inputs", "rows"), [(40, 23, 70), (5, 130, 3)])
+@pytest.mark.parametrize(("outputs", "inputs", "rows"), [(40, 23, 70), (5, 130, 3), (3, 2, 300), (1, 1, 1)])
 def test_products_of_narrow_matrices_and_the_weights_gradient(
     half: bool, outputs: int, inputs: int, rows: int
 ) -> None:
@@ -88,6 +88,43 @@ def test_products_of_narrow_matrices_and_the_weights_gradient(
     of_weight = torch.zeros_like(weight)
     kernels.write_weight_gradient(gradient, x, of_weight)
     close(of_weight, gradient.float() @ x.transpose(1, 2))
+
+
+def test_coarse_products_are_rounded_not_cut_off() -> None:
+    """Of positive numbers: cut off, all sums would be too small, by a thousandth."""
+    weight, x = random(1, 64, 64).abs(), random(1, 64, 64, seed=1).abs()
+    exact = weight.double() @ x.double()
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        found = kernels.product(weight, x)
+        of_weight = torch.zeros_like(weight)
+        kernels.write_weight_gradient(found, x, of_weight)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    for coarse, fine in ((found, exact), (of_weight, found.double() @ x.double().transpose(1, 2))):
+        error = (coarse - fine) / fine
+        assert 1e-6 < error.abs().mean() < 3e-4  # coarse they are
+        assert error.mean().abs() < 3e-5
+
+
+@pytest.mark.parametrize("rows", [1, 37, 512])
+def test_what_is_told_of_the_policy(rows: int) -> None:
+    log_prob, values = random(rows), random(rows, seed=1)
+    told = []
+    for fuses in (False, True):
+        log_alpha = torch.nn.Parameter(torch.tensor(-1.5, device=DEVICE))
+        log_alpha.grad, found = torch.zeros_like(log_alpha), torch.zeros(3, device=DEVICE)
+        if fuses:
+            losses_triton.tell_policy(log_prob, values, log_alpha, log_alpha.grad, -3.0, found)
+        else:
+            alpha = math.exp(-1.5)
+            log_alpha.grad.copy_(-alpha * (log_prob.mean() - 3.0))
+            loss, q = (alpha * log_prob - values).mean(), values.mean()
+            found = torch.stack([loss, q, -log_prob.mean()])
+        told.append([log_alpha.grad, found])
+    for ours, wanted in zip(*told, strict=True):
+        close(ours, wanted)
 
 
 def test_norms_of_half_as_wide_numbers() -> None:
@@ -190,20 +227,31 @@ def test_a_squashed_sample_and_its_gradient() -> None:
     close(gradient * rows, leaf.grad * rows)
 
 
-@pytest.mark.parametrize("held", [False, True])
-def test_adam_moves_and_projects_the_rows(held: bool) -> None:
-    # A matrix of 3 rows, a norm whose scale and shift lie apart, and a free bias.
-    rows = [(0, -1, 40, 1.0), (40, -1, 40, 1.0), (80, -1, 40, 1.0), (120, 130, 8, 8.0), (128, -1, 2, 0.0)]
-    ours, target = FlatAdam([torch.nn.Parameter(random(138))], math.inf, eps=1e-8), random(138, seed=9)
+# A matrix of 3 rows, a norm whose scale and shift lie apart, and a free bias.
+FEW = [(0, -1, 40, 1.0), (40, -1, 40, 1.0), (80, -1, 40, 1.0), (120, 130, 8, 8.0), (128, -1, 2, 0.0)]
+# Wide rows beside a narrow one, more numbers than are looked at together.
+MANY = [(0, -1, 700, 1.0), (700, 1400, 300, 300.0), (1000, -1, 400, 0.0), (1700, -1, 262_144, 0.0)]
+
+
+@pytest.mark.parametrize("bad", [None, math.nan, -math.inf])
+@pytest.mark.parametrize("rows", [FEW, MANY])
+def test_adam_moves_and_projects_the_rows(rows: list[tuple[int, int, int, float]], bad: float | None) -> None:
+    numbers, held = sum(size * (2 if second >= 0 else 1) for _, second, size, _ in rows), bad is not None
+    rows = [  # what is free may be moved in pieces
+        (begin + first, second, min(1024, size - first), squared)
+        for begin, second, size, squared in rows
+        for first in range(0, size, 1024 if second < 0 and not squared else size)
+    ]
+    ours, target = FlatAdam([torch.nn.Parameter(random(numbers))], math.inf, eps=1e-8), random(numbers, seed=9)
     parameter = torch.nn.Parameter(ours.flat.clone())
     adam = torch.optim.Adam([parameter], lr=0.01, eps=1e-8)
     wanted_target = target.clone()
     rate, left = torch.tensor(0.02, device=DEVICE), torch.tensor(0.5, device=DEVICE)
     for step in range(3):
-        gradient = random(138, seed=step + 1)
+        gradient = random(numbers, seed=step + 1)
         ours.grad.copy_(gradient)
-        if held:
-            ours.grad[77] = math.nan
+        if bad is not None:
+            ours.grad[-1] = bad
         adam_triton.adam_rows(adam_triton.ParameterRows(rows, DEVICE), ours, rate, left, target, 0.1)
         if not held:
             parameter.grad = gradient

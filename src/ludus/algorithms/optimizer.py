@@ -73,7 +73,11 @@ class FlatAdam:
 
     def step(self, learning_rate: float | Tensor, stop: Tensor | None = None) -> Tensor:
         """Apply the gradients, or nothing where `stop` (0 or 1, on the device) is set; returns their norm."""
-        norm, hold = self._judge_gradient(stop)
+        norm = torch.linalg.vector_norm(self.grad)
+        bad = (norm - norm).ne_(0)  # 1 where the norm is NaN or infinite, else 0
+        self.skipped += bad
+        hold = (bad if stop is None else torch.maximum(bad, stop)).float()
+        self.steps.add_(1).sub_(hold)
         # The fused call divides the gradient by this.
         shorten = None if self.max_grad_norm == inf else (norm / self.max_grad_norm).clamp_(min=1.0).float()
         if isinstance(learning_rate, Tensor) and self.flat.is_cuda:
@@ -85,15 +89,6 @@ class FlatAdam:
             amsgrad=False, maximize=False, grad_scale=shorten, found_inf=hold,
         )  # fmt: skip
         return norm
-
-    def _judge_gradient(self, stop: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(its norm, 1 where nothing is to move, else 0); counts the step."""
-        norm = torch.linalg.vector_norm(self.grad)
-        bad = (norm - norm).ne_(0)  # 1 where the norm is NaN or infinite, else 0
-        self.skipped += bad
-        hold = (bad if stop is None else torch.maximum(bad, stop)).float()
-        self.steps.add_(1).sub_(hold)
-        return norm, hold
 
     def state(self) -> State:
         return {

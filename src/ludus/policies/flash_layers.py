@@ -6,6 +6,7 @@ feature-major, [copies, features, rows]: no product needs a transposed copy, and
 one call. The tests hold the gradient against autograd.
 """
 
+import importlib.util
 from typing import NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ _RMS_EPS = 1e-6
 _PROJECTION_EPS = 1e-8
 EXPANSION = 4  # how much wider a block is inside
 
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
 _batch_norm = torch.ops.aten.native_batch_norm
 _batch_norm_backward = torch.ops.aten.native_batch_norm_backward
 
@@ -271,7 +273,7 @@ class _Back:
 # On a GPU, what stands between two products is one kernel -------------------------------------------
 def fused(x: Tensor) -> bool:
     """Whether kernels of our own work on it."""
-    return x.is_cuda and x.dtype in (torch.float32, torch.bfloat16)
+    return _HAS_TRITON and x.is_cuda and x.dtype in (torch.float32, torch.bfloat16)
 
 
 def product_type(x: Tensor) -> torch.dtype:

@@ -34,7 +34,7 @@ def _norm(
     used_mean: tensor, used_inverse: tensor, given_channels: tensor, rows: tensor, momentum: tensor, eps: tensor,
     batch: constexpr, relu: constexpr, size: constexpr,
 ) -> None:  # fmt: skip
-    channel, row = tl.program_id(0), tl.arange(0, size)
+    channel, row = tl.program_id(0).to(tl.int64), tl.arange(0, size)
     inside, at = row < rows, channel * rows + row
     given = tl.load(x + (channel % given_channels) * rows + row, mask=inside, other=0.0).to(tl.float32)
     old_mean, old_variance = tl.load(mean + channel), tl.load(variance + channel)
@@ -92,7 +92,7 @@ def _norm_back(
     of_input: tensor, of_scale: tensor, of_shift: tensor, given_channels: tensor, rows: tensor, batch: constexpr,
     relu: constexpr, size: constexpr,
 ) -> None:  # fmt: skip
-    channel, row = tl.program_id(0), tl.arange(0, size)
+    channel, row = tl.program_id(0).to(tl.int64), tl.arange(0, size)
     inside, at = row < rows, channel * rows + row
     g = tl.load(gradient + at, mask=inside, other=0.0).to(tl.float32)
     given = tl.load(x + (channel % given_channels) * rows + row, mask=inside, other=0.0).to(tl.float32)
@@ -187,7 +187,7 @@ def _rms_scale_back(
     gradient: tensor, x: tensor, inverse_rms: tensor, of_scale: tensor, width: tensor, rows: tensor, first: tensor,
     asked: tensor, size: constexpr,
 ) -> None:  # fmt: skip
-    channel, row = tl.program_id(0), tl.arange(0, size)
+    channel, row = tl.program_id(0).to(tl.int64), tl.arange(0, size)
     inside = row < asked
     g = tl.load(gradient + channel * asked + row, mask=inside, other=0.0).to(tl.float32)
     given = tl.load(x + channel * rows + first + row, mask=inside, other=0.0).to(tl.float32)
@@ -217,12 +217,25 @@ def rms_back(
 # Products of a narrow matrix -------------------------------------------------------------------------
 # Of the few numbers that a network sees, and of its bins: cuBLAS reads rows of an odd length one by one.
 @triton.jit
+def _factor(x: tensor, precision: constexpr) -> tensor:
+    """As a product takes it. Tensor cores cut numbers off after 11 bits, and all sums would become a little small.
+
+    So they are rounded to 11 bits before (Veltkamp 1968).
+    """
+    x = x.to(tl.float32)
+    if precision == "tf32":
+        more = x * 8193.0
+        x = more - (more - x)
+    return x
+
+
+@triton.jit
 def _product(
     weight: tensor, x: tensor, bias: tensor, out: tensor, outputs: tensor, inputs: tensor, rows: tensor,
     over_copy: tensor, over_output: tensor, over_input: tensor, precision: constexpr, tall: constexpr,
     deep: constexpr, wide: constexpr,
 ) -> None:  # fmt: skip
-    copy = tl.program_id(2)
+    copy = tl.program_id(2).to(tl.int64)
     output, row = tl.program_id(0) * tall + tl.arange(0, tall), tl.program_id(1) * wide + tl.arange(0, wide)
     total = tl.zeros((tall, wide), tl.float32)
     for first in range(0, inputs, deep):
@@ -232,7 +245,8 @@ def _product(
         factors = tl.load(weight + at, mask=inside, other=0.0)
         inside = (number < inputs)[:, None] & (row < rows)[None, :]
         given = tl.load(x + (copy * inputs + number[:, None]) * rows + row[None, :], mask=inside, other=0.0)
-        total = tl.dot(factors, given.to(tl.float32), total, input_precision=precision)
+        factors, given = _factor(factors, precision), _factor(given, precision)
+        total = tl.dot(factors, given, total, input_precision=precision)
     if bias is not None:
         total += tl.load(bias + copy * outputs + output, mask=output < outputs, other=0.0)[:, None]
     inside = (output < outputs)[:, None] & (row < rows)[None, :]
@@ -256,7 +270,7 @@ def _weight_back(
     gradient: tensor, x: tensor, of_weight: tensor, outputs: tensor, inputs: tensor, rows: tensor,
     precision: constexpr, tall: constexpr, deep: constexpr, wide: constexpr,
 ) -> None:  # fmt: skip
-    copy = tl.program_id(2)
+    copy = tl.program_id(2).to(tl.int64)
     output, number = tl.program_id(0) * tall + tl.arange(0, tall), tl.program_id(1) * deep + tl.arange(0, deep)
     total = tl.zeros((tall, deep), tl.float32)
     for first in range(0, rows, wide):
@@ -265,7 +279,7 @@ def _weight_back(
         g = tl.load(gradient + at, mask=(output < outputs)[:, None] & (row < rows)[None, :], other=0.0)
         at = (copy * inputs + number[None, :]) * rows + row[:, None]
         given = tl.load(x + at, mask=(number < inputs)[None, :] & (row < rows)[:, None], other=0.0)
-        total = tl.dot(g.to(tl.float32), given, total, input_precision=precision)
+        total = tl.dot(_factor(g, precision), _factor(given, precision), total, input_precision=precision)
     at = (copy * outputs + output[:, None]) * inputs + number[None, :]
     tl.store(of_weight + at, total, mask=(output < outputs)[:, None] & (number < inputs)[None, :])
 

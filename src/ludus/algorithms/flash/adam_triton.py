@@ -1,10 +1,12 @@
 """FlashSAC's optimiser step as Triton kernels. Needs a GPU: import it only there.
 
 Adam, the projection of rows to their length and the target's step are one pass over the parameters. The formulas
-are those of `optimizer.py`, which the tests hold them against.
+are those of `ProjectedAdam`, which the tests hold them against.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 import triton  # type: ignore[import-not-found,unused-ignore]
@@ -17,23 +19,41 @@ from ludus.policies.flash_triton import power_of_two, warps_of
 
 _BETA_1, _BETA_2 = constexpr(0.9), constexpr(0.999)
 _PROJECTION_EPS = constexpr(1e-8)
-_JUDGES = 256  # programs that look at the gradient
+_JUDGES = 256  # programs that look at the gradient, at most
 _SECTION = 1024  # numbers that each of them looks at together
-_NARROW = 256  # rows of so many numbers at most leave no thread of a program idle
+_NARROW = 256  # numbers of a row, which leave room for more programs at a time than wide ones do
+WIDEST_ROW = 4_096  # numbers that fit into the registers of a program
+
+
+class _Rows(NamedTuple):
+    """Rows of about the same width; each [rows]."""
+
+    begin: Tensor
+    second: Tensor  # where a second piece begins, or −1
+    size: Tensor  # numbers of a piece
+    squared_length: Tensor  # 0: it is free
 
 
 class ParameterRows:
-    """Rows of a flat tensor of parameters, each perhaps of two pieces, that are kept at a length."""
+    """Rows of a flat tensor of parameters, each perhaps of two pieces, that are kept at a length.
+
+    Also what the kernels leave for each other.
+    """
 
     def __init__(self, rows: list[tuple[int, int, int, float]], device: torch.device) -> None:
         """Of each: where it begins, where its second piece begins or −1, numbers of a piece, its squared length.
 
         A squared length of 0: it is free.
         """
-        self.count, self.widest = len(rows), max(row[2] for row in rows)
-        places = torch.tensor([row[:3] for row in rows], dtype=torch.int64, device=device)
-        self.begin, self.second, self.size = places.t().contiguous().unbind()
-        self.squared_length = torch.tensor([row[3] for row in rows], device=device)
+        self.widest = max(row[2] for row in rows)
+        by_width: dict[int, list[tuple[int, int, int, float]]] = {}
+        for row in rows:
+            by_width.setdefault(_NARROW if row[2] <= _NARROW else power_of_two(self.widest), []).append(row)
+        self.by_width: dict[int, _Rows] = {}
+        for width, some in by_width.items():
+            *places, lengths = zip(*some, strict=True)
+            whole = (torch.tensor(place, dtype=torch.int64, device=device) for place in places)
+            self.by_width[width] = _Rows(*whole, torch.tensor(lengths, device=device))
         self.squares = torch.zeros(_JUDGES, device=device)  # of the gradient: what each judge found
         self.hold = torch.zeros((), device=device)  # whether nothing is to move
 
@@ -88,13 +108,18 @@ def _settle(
 
 
 @triton.jit
-def _adam_row(
-    first_at: tensor, second_at: tensor, count: tensor, wanted: tensor, weights: tensor, gradient: tensor,
-    mean: tensor, square: tensor, pace: tensor, fade_1: tensor, fade_2: tensor, eps: tensor, hold: tensor,
-    target: tensor, tau: tensor, width: constexpr,
+def _adam_rows(
+    begin: tensor, second: tensor, size: tensor, squared_length: tensor, weights: tensor, gradient: tensor,
+    mean: tensor, square: tensor, steps: tensor, rate: tensor, rate_left: tensor, held: tensor, target: tensor,
+    tau: tensor, eps: tensor, width: constexpr,
 ) -> None:  # fmt: skip
-    offset = tl.arange(0, width)
-    inside, one_at, two_at = offset < count, first_at + offset, second_at + offset
+    """A program owns a row of parameters: it moves it, brings it to its length, and lets the target follow."""
+    row, hold, offset = tl.program_id(0), tl.load(held) > 0, tl.arange(0, width)
+    done = tl.maximum(tl.load(steps), 1.0)  # 0 only where nothing moves
+    fade_1, fade_2 = 1.0 - tl.exp(done * tl.log(0.9)), 1.0 - tl.exp(done * tl.log(0.999))
+    pace, wanted = tl.load(rate) * tl.load(rate_left), tl.load(squared_length + row)
+    one_at, second_at = tl.load(begin + row) + offset, tl.load(second + row)
+    inside, two_at = offset < tl.load(size + row), second_at + offset
     one = _moved(one_at, inside, weights, gradient, mean, square, pace, fade_1, fade_2, eps, hold)
     two = tl.zeros((width,), tl.float32)
     if second_at >= 0:
@@ -104,30 +129,6 @@ def _adam_row(
     _settle(one_at, inside, one, factor, weights, target, tau)
     if second_at >= 0:
         _settle(two_at, inside, two, factor, weights, target, tau)
-
-
-@triton.jit
-def _adam_rows(
-    begin: tensor, second: tensor, size: tensor, squared_length: tensor, weights: tensor, gradient: tensor,
-    mean: tensor, square: tensor, steps: tensor, rate: tensor, rate_left: tensor, held: tensor, target: tensor,
-    tau: tensor, eps: tensor, narrow: constexpr, wide: constexpr,
-) -> None:  # fmt: skip
-    """A program owns a row of parameters: it moves it, brings it to its length, and lets the target follow."""
-    row, hold = tl.program_id(0), tl.load(held) > 0
-    done = tl.maximum(tl.load(steps), 1.0)  # 0 only where nothing moves
-    fade_1, fade_2 = 1.0 - tl.exp(done * tl.log(0.9)), 1.0 - tl.exp(done * tl.log(0.999))
-    pace, wanted = tl.load(rate) * tl.load(rate_left), tl.load(squared_length + row)
-    first_at, second_at, count = tl.load(begin + row), tl.load(second + row), tl.load(size + row)
-    if count <= narrow:
-        _adam_row(
-            first_at, second_at, count, wanted, weights, gradient, mean, square, pace, fade_1, fade_2, eps, hold,
-            target, tau, narrow,
-        )  # fmt: skip
-    else:
-        _adam_row(
-            first_at, second_at, count, wanted, weights, gradient, mean, square, pace, fade_1, fade_2, eps, hold,
-            target, tau, wide,
-        )  # fmt: skip
 
 
 def adam_rows(
@@ -142,12 +143,13 @@ def adam_rows(
 
     Where the gradient is not finite nothing moves but the target, and the step is counted as skipped.
     """
-    numbers, wide = adam.grad.numel(), power_of_two(rows.widest)
-    sections = triton.cdiv(numbers, _JUDGES * _SECTION)
-    _square[(_JUDGES,)](adam.grad, rows.squares, numbers, judges=_JUDGES, section=_SECTION, sections=sections)
-    _count_step[(1,)](rows.squares, adam.steps, adam.skipped, rows.hold, judges=_JUDGES)
-    _adam_rows[(rows.count,)](
-        rows.begin, rows.second, rows.size, rows.squared_length, adam.flat, adam.grad, adam.exp_avg,
-        adam.exp_avg_sq, adam.steps, rate, rate_left, rows.hold, target, tau, adam.eps, narrow=min(_NARROW, wide),
-        wide=wide, num_warps=max(2, warps_of(wide) // 2),
-    )  # fmt: skip
+    numbers = adam.grad.numel()
+    judges = min(_JUDGES, power_of_two(triton.cdiv(numbers, _SECTION)))
+    sections = triton.cdiv(numbers, judges * _SECTION)
+    _square[(judges,)](adam.grad, rows.squares, numbers, judges=judges, section=_SECTION, sections=sections)
+    _count_step[(1,)](rows.squares, adam.steps, adam.skipped, rows.hold, judges=judges)
+    for width, some in rows.by_width.items():
+        _adam_rows[(len(some.begin),)](
+            *some, adam.flat, adam.grad, adam.exp_avg, adam.exp_avg_sq, adam.steps, rate, rate_left, rows.hold,
+            target, tau, adam.eps, width=width, num_warps=max(2, warps_of(width)),
+        )  # fmt: skip

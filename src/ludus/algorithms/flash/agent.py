@@ -169,7 +169,7 @@ class FlashSAC(Agent):
         return {"critic_weights": self.critic_optimizer.flat, "log_alpha": self.log_alpha, **statistics}
 
     def numbers_of_a_row(self) -> int:
-        """The critics' passes follow the policy's, and the targets' is over before; all see two rows."""
+        """Of the passes of the policy, the critics and their targets, as if all were held; all see two rows."""
         return self.layers.numbers_of_a_row() + 2 * self.critics.layers.numbers_of_a_row()
 
     def state(self) -> State:

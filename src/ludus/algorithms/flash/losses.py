@@ -1,6 +1,6 @@
 """FlashSAC's losses: what the critics should tell of the return, and the way to more of it.
 
-All is of both critics' logits, [2, bins, rows]. On a GPU each loss is one kernel.
+Logits are those of both critics, [2, bins, rows]. On a GPU each function is one kernel.
 """
 
 from typing import NamedTuple

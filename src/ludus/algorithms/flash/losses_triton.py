@@ -1,6 +1,6 @@
 """FlashSAC's losses as Triton kernels. Needs a GPU: import it only there.
 
-The formulas are those of `losses.py` and of the agent, which the tests hold them against.
+The formulas are those of `losses.py`, which the tests hold them against.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from torch import Tensor
 from triton.language import constexpr, tensor  # type: ignore[import-not-found,unused-ignore]
 
 from ludus.policies.flash_triton import power_of_two, warps_of
+
+_MOST_BESIDE = 2_048  # pairs of bins that a program holds
 
 
 # The critics' losses --------------------------------------------------------------------------------
@@ -100,9 +102,10 @@ def distribution_loss(
     """
     _, bins, rows = logits.shape
     gradient, told = torch.empty_like(logits), torch.empty((2, rows), device=logits.device)
+    size = power_of_two(bins)
     _distribution_loss[(rows,)](
         target_logits, logits, reward, reward_factor, discount, log_alpha, next_log_prob, gradient, told, bins,
-        rows, highest, 0.5 / rows, size=power_of_two(bins), few=16, num_warps=1,
+        rows, highest, 0.5 / rows, size=size, few=max(1, _MOST_BESIDE // size), num_warps=warps_of(size),
     )  # fmt: skip
     return gradient, told
 
@@ -132,9 +135,9 @@ def way_up(logits: Tensor, highest: float) -> tuple[Tensor, Tensor]:
     return gradient, least
 
 
-# The temperature ------------------------------------------------------------------------------------
+# The policy and the temperature ----------------------------------------------------------------------
 @triton.jit
-def _temperature(
+def _tell_policy(
     log_prob: tensor, values: tensor, log_alpha: tensor, of_log_alpha: tensor, told: tensor, rows: tensor,
     target_entropy: tensor, size: constexpr,
 ) -> None:  # fmt: skip
@@ -154,6 +157,6 @@ def tell_policy(
     """Writes the gradient of the temperature's loss, and the policy's loss, mean value and entropy."""
     rows = len(values)
     size = power_of_two(rows)
-    _temperature[(1,)](
+    _tell_policy[(1,)](
         log_prob, values, log_alpha, of_log_alpha, told, rows, target_entropy, size=size, num_warps=warps_of(size)
     )

@@ -26,7 +26,7 @@ class ProjectedAdam(FlatAdam):
         self, rate: Tensor, rate_left: Tensor, target: Tensor | None = None, tau: float = 0.0
     ) -> None:
         """A step, by what is left of the rate; then `target` goes a part `tau` of the way to the new weights."""
-        if not fused(self.flat):
+        if not self._is_one_kernel:
             self.step(rate * rate_left)
             self._layers.project()
             for weight in self._unit:
@@ -37,6 +37,15 @@ class ProjectedAdam(FlatAdam):
         from ludus.algorithms.flash import adam_triton
 
         adam_triton.adam_rows(self._rows, self, rate, rate_left, target, tau)
+
+    @cached_property
+    def _is_one_kernel(self) -> bool:
+        """Where there are kernels, and no row is too wide for them."""
+        if not fused(self.flat):
+            return False
+        from ludus.algorithms.flash import adam_triton
+
+        return bool(self._rows.widest <= adam_triton.WIDEST_ROW)
 
     @cached_property
     def _rows(self) -> Any:
