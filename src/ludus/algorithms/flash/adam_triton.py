@@ -51,9 +51,11 @@ class ParameterRows:
             by_width.setdefault(_NARROW if row[2] <= _NARROW else power_of_two(self.widest), []).append(row)
         self.by_width: dict[int, _Rows] = {}
         for width, some in by_width.items():
-            *places, lengths = zip(*some, strict=True)
-            whole = (torch.tensor(place, dtype=torch.int64, device=device) for place in places)
-            self.by_width[width] = _Rows(*whole, torch.tensor(lengths, device=device))
+            places = torch.tensor([row[:3] for row in some], dtype=torch.int64, device=device)
+            begin, second, size = places.t().contiguous().unbind()
+            self.by_width[width] = _Rows(
+                begin, second, size, torch.tensor([row[3] for row in some], device=device)
+            )
         self.squares = torch.zeros(_JUDGES, device=device)  # of the gradient: what each judge found
         self.hold = torch.zeros((), device=device)  # whether nothing is to move
 
