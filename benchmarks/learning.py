@@ -55,7 +55,7 @@ CASES = {
         None,
         None,
         ("--algo", "flash-sac", "--device", "cuda", "--env.num-envs", "4", "--env.workers", "4"),
-    ),  # likewise
+    ),  # needs ludus[robotics]
     "cartpole": Case("gym:CartPole-v1", 3, 100, "mean_reward", 475),
     "cartpole-hidden": Case("gym:ludus/CartPoleNoVelocity-v1", 3, 100, "mean_reward", 500),
     "pendulum": Case("gym:Pendulum-v1", 6, 100, "mean_reward", -180),
