@@ -81,7 +81,9 @@ def learner_of(config: ReplayTrainConfig, episodes: int) -> ReplayLearner:
 
 def seconds_of_update(learner: ReplayLearner) -> float:
     started = time.perf_counter()
-    float(learner.update()["train/critic_loss"])  # which waits for the device
+    skipped = int(learner.update()["train/skipped_updates"])  # which waits for the device
+    if skipped:
+        sys.exit(f"{skipped} gradients were not finite: this is no speed.")
     return time.perf_counter() - started
 
 

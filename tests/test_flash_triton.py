@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -90,22 +91,36 @@ def test_products_of_narrow_matrices_and_the_weights_gradient(
     close(of_weight, gradient.float() @ x.transpose(1, 2))
 
 
+@pytest.fixture
+def coarse() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("coarse")
 def test_coarse_products_are_rounded_not_cut_off() -> None:
     """Of positive numbers: cut off, all sums would be too small, by a thousandth."""
     weight, x = random(1, 64, 64).abs(), random(1, 64, 64, seed=1).abs()
     exact = weight.double() @ x.double()
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        found = kernels.product(weight, x)
-        of_weight = torch.zeros_like(weight)
-        kernels.write_weight_gradient(found, x, of_weight)
-    finally:
-        torch.set_float32_matmul_precision(before)
+    found = kernels.product(weight, x)
+    of_weight = torch.zeros_like(weight)
+    kernels.write_weight_gradient(found, x, of_weight)
     for coarse, fine in ((found, exact), (of_weight, found.double() @ x.double().transpose(1, 2))):
         error = (coarse - fine) / fine
         assert 1e-6 < error.abs().mean() < 3e-4  # coarse they are
         assert error.mean().abs() < 3e-5
+
+
+@pytest.mark.usefixtures("coarse")
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, -1, 0x7FC00000, 0x7F800001])
+def test_coarse_products_show_a_nan(bits: int) -> None:
+    """Also one that rounding its bits would carry over into the sign."""
+    x = torch.zeros((1, 32, 32), device=DEVICE)
+    x.view(torch.int32)[0, 3, 5] = bits
+    found = kernels.product(torch.ones((1, 32, 32), device=DEVICE), x)
+    assert found.isnan().nonzero().tolist() == [[0, i, 5] for i in range(32)]
 
 
 @pytest.mark.parametrize("rows", [1, 37, 512])

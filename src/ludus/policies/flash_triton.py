@@ -220,12 +220,13 @@ def rms_back(
 def _factor(x: tensor, precision: constexpr) -> tensor:
     """As a product takes it. Tensor cores cut numbers off after 11 bits, and all sums would become a little small.
 
-    So they are rounded to 11 bits before (Veltkamp 1968).
+    So they are rounded to 11 bits before, by their bits: of arithmetic that rounds, a compiler that fuses
+    multiplications and additions leaves nothing.
     """
     x = x.to(tl.float32)
     if precision == "tf32":
-        more = x * 8193.0
-        x = more - (more - x)
+        bits = (x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+        x = tl.where(x == x, bits.to(tl.float32, bitcast=True), x)  # a NaN stays one
     return x
 
 
