@@ -4,7 +4,7 @@ python benchmarks/replay.py                    one core, HalfCheetah sizes, both
 python benchmarks/replay.py --device cuda      on a GPU, ours alone
 python benchmarks/replay.py --only FlashSAC    with batches of 512, twice those of the others; 21 GFLOP each
 python benchmarks/replay.py --device cuda --only FlashSAC --processes 6     six at once: start NVIDIA's MPS before,
-    and keep each to a part of the GPU by CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=34
+    and keep each to a part of the GPU by CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25
 python benchmarks/replay.py --stepping half-cheetah    FlashSAC while 1,024 environments step on the same GPU
 """
 

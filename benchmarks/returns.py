@@ -20,8 +20,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from ludus.training.shared_gpu import SHARE
+
 _DELAYED = ["--episodic-reward"]
-_SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,7 @@ def run_all(
     waiting = [(case, seed) for case, seed in waiting if not (folder_of(root, case, seed) / "final").exists()]
     running: list[subprocess.Popen[bytes]] = []
     # Under NVIDIA's MPS each keeps to a part of the GPU: so they disturb each other less.
-    share = {} if _SHARE in os.environ or parallel == 1 else {_SHARE: str(max(10, 250 // parallel))}
+    share = {} if SHARE in os.environ or parallel == 1 else {SHARE: "25" if parallel <= 10 else "18"}
     root.mkdir(parents=True, exist_ok=True)
     while (waiting or running) and time.monotonic() < deadline:
         running = [process for process in running if process.poll() is None]

@@ -6,6 +6,7 @@ from ludus import ranks
 from ludus.config import TrainConfig
 from ludus.errors import ConfigError
 from ludus.training.gpu_ranks import join_gpus
+from ludus.training.shared_gpu import check_products
 
 PRECISIONS = {"float32": "highest", "tf32": "high", "bfloat16": "medium"}
 
@@ -15,6 +16,7 @@ def prepare_device(config: TrainConfig) -> torch.device:
     device = find_device(config.device)
     torch.set_num_threads(config.torch_threads)
     torch.set_float32_matmul_precision(PRECISIONS[config.precision])
+    check_products(device)
     join_gpus(device)
     return device
 
