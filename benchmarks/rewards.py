@@ -51,7 +51,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 SEEN: dict[bool, dict[str, Any]] = {
     False: {"data.keys": ["state"]},
-    True: {  # the policy sees images alone; critics and reward, which only learning needs, the state
+    True: {  # the policy sees images alone; what only learning needs sees the state
         "data.keys": ["state", "agentview_rgb", "eye_in_hand_rgb"],
         "env.image_size": 32,
         "policy.actor_parts": ["agentview", "eye_in_hand"],

@@ -549,7 +549,7 @@ class Stored(ludus.Callback):
         self.rows = store.obs["obs"][: store.steps + store.episodes].clone()
 
 
-def offline(folder: Path, algo: str, watch: Stored | None = None, **settings: Any) -> Path:
+def offline(folder: Path, algo: str, watch: ludus.Callback | None = None, **settings: Any) -> Path:
     small = {name: value for name, value in QUICK.items() if name not in ("env.num_envs", "replay.steps")}
     small |= {
         "data": str(folder.parent / "data.hdf5"),

@@ -1,6 +1,7 @@
 """The policy of SAC, TD3 or DQN, and the networks that judge its actions."""
 
 import copy
+import dataclasses
 import itertools
 from typing import Any
 
@@ -111,6 +112,11 @@ class ReplayPolicy(Policy):
         """Makes of rows what the critics see: the shared one, or a new one of their own."""
         config = self.config
         return self.shared_encoder or self._make_encoder(config.critic_parts or config.actor_parts, ())
+
+    def make_tutor(self) -> "ReplayPolicy":
+        """A new policy for the same actions that sees what the critics see, in rows that this one has prepared."""
+        config = dataclasses.replace(self.config, actor_parts=self.config.critic_parts)
+        return ReplayPolicy(self.kind, self.obs_space, self.action_space, config)
 
     def learned_parts(self) -> list[str]:
         """Names of the parts of an observation that actor or critics see, and a mask."""

@@ -287,8 +287,17 @@ def _imitation_gradient(params: Tensor, recorded: Tensor) -> Tensor:
     return (action - recorded) * (1.0 - action * action) * (2.0 / recorded.numel())
 
 
+def _optimizer_of(policy: ReplayPolicy) -> FlatAdam:
+    """Of its actor alone: what it shares with critics learns from them."""
+    return FlatAdam([*policy.encoder.parameters(), *policy.head.parameters()], _NO_CLIP, eps=1e-8)
+
+
 class TD3(Agent):
-    """Twin delayed DDPG (Fujimoto et al. 2018)."""
+    """Twin delayed DDPG (Fujimoto et al. 2018).
+
+    Critics may see more than the policy does. A tutor, an actor that sees the same as they, can learn from them in
+    the policy's place; the policy then learns to do what the tutor does.
+    """
 
     measures = ("critic_loss", "actor_loss", "q_mean")
 
@@ -299,12 +308,13 @@ class TD3(Agent):
         policy.head.spread.fill_(td3.exploration)
         self.encoder = policy.make_critic_encoder().to(policy.device)
         self.critics = Twin(self.encoder.features + policy.head.action_size, policy.config).to(policy.device)
-        acting = [*policy.encoder.parameters(), *policy.head.parameters()]
+        self.actor = policy.make_tutor().to(policy.device) if td3.tutor else policy  # whose actions critics judge
         judging = [*self.encoder.parameters(), *self.critics.parameters()]
-        self.actor_optimizer = FlatAdam(acting, _NO_CLIP, eps=1e-8)
+        self.actor_optimizer = _optimizer_of(self.actor)
         self.critic_optimizer = FlatAdam(judging, _NO_CLIP, eps=1e-8)
+        self.pupil_optimizer = _optimizer_of(policy) if td3.tutor else None
         flats = [(o.parameters, o.flat) for o in (self.actor_optimizer, self.critic_optimizer)]
-        targets, (actor, encoder, critics) = flat_copies([policy, self.encoder, self.critics], flats)
+        targets, (actor, encoder, critics) = flat_copies([self.actor, self.encoder, self.critics], flats)
         self._target_actor, self._target_weights = targets
         assert isinstance(actor, ReplayPolicy)
         assert isinstance(encoder, CriticEncoder)
@@ -312,10 +322,13 @@ class TD3(Agent):
         self.target_policy, self.target_encoder, self.target_critics = actor, encoder, critics
 
     def kind_of(self, update: int) -> tuple[bool, ...]:
-        return self._moves_target(update), self._moves_policy(update)
+        return self._moves_target(update), self._moves_actor(update), self._moves_pupil(update)
 
-    def _moves_policy(self, update: int) -> bool:
+    def _moves_actor(self, update: int) -> bool:
         return (update + 1) % self.td3.policy_delay == 0
+
+    def _moves_pupil(self, update: int) -> bool:
+        return self.td3.tutor > 0 and (update + 1) % (self.td3.policy_delay * self.td3.tutor) == 0
 
     def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
         n, x = len(batch.reward), batch.x
@@ -327,17 +340,19 @@ class TD3(Agent):
         batch.await_reward()
         target = torch.addcmul(batch.reward, batch.discount, follows)
         seen = _outputs(self.encoder, batch, after=False)
-        outputs, params = self.policy.outputs(seen[-1] if shared else x[:n])
+        outputs, params = self.actor.outputs(seen[-1] if shared else x[:n])
         action = params.tanh()
         way_up, q, errors = _critic_gradients(self.critics, self.encoder, seen, batch.action, action, target)
-        if self._moves_policy(update):
+        if self._moves_actor(update):
             way_up, _ = self._trusted(way_up, q)
             gradient = way_up * (1.0 - action * action)
             if self.config.imitates:
                 gradient += self._imitation(params, batch.action, errors.amin(0) + target - q)
-            self.policy.backward(outputs, gradient)
+            self.actor.backward(outputs, gradient)
             self.actor_optimizer.average()
             self.actor_optimizer.step(self.rate)
+        if self._moves_pupil(update):
+            self._imitate_tutor(x[:n], action)
         means = None
         if measured:
             q_mean = q.mean()
@@ -349,9 +364,18 @@ class TD3(Agent):
             self._move(self._target_weights, self.critic_optimizer.flat)
         return means
 
+    def _imitate_tutor(self, x: Tensor, action: Tensor) -> None:
+        """The policy learns to do what its tutor does, in all that was recorded, good or bad."""
+        assert self.pupil_optimizer is not None
+        outputs, params = self.policy.outputs(x)
+        self.policy.backward(outputs, _imitation_gradient(params, action))
+        self.pupil_optimizer.average()
+        self.pupil_optimizer.step(self.rate)
+
     @property
     def optimizers(self) -> list[FlatAdam]:
-        return [self.actor_optimizer, self.critic_optimizer]
+        pupil = [] if self.pupil_optimizer is None else [self.pupil_optimizer]
+        return [self.actor_optimizer, self.critic_optimizer, *pupil]
 
     @property
     def targets(self) -> dict[str, Tensor]:
@@ -361,7 +385,8 @@ class TD3(Agent):
         return {"actor": self.actor_optimizer.flat, "critics": self.critic_optimizer.flat}
 
     def learned(self) -> dict[str, Tensor]:
-        return {"critics": self.critic_optimizer.flat}
+        tutor = {"tutor": self.actor_optimizer.flat} if self.td3.tutor else {}
+        return {"critics": self.critic_optimizer.flat, **tutor}
 
 
 class DQN(Agent):

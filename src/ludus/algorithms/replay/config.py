@@ -86,6 +86,9 @@ class TD3Config:
     """Limit of that noise."""
     policy_delay: Annotated[int, Range(1, 1_000_000)] = 2
     """Critic updates between those of the policy."""
+    tutor: Annotated[int, Range(0, 1_000_000)] = 0
+    """Offline, with --policy.critic-parts: a second policy, which sees what the critics see, learns from them and
+    from the data; after every so many of its updates the policy learns to do what it does. 0: none."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +227,18 @@ class TD3TrainConfig(ReplayTrainConfig):
 
     head: ClassVar[str] = "td3"
     layers_after_network: ClassVar[bool] = True
+
+    def check(self) -> None:
+        super().check()
+        if not self.td3.tutor:
+            return
+        if not self.offline:
+            raise ConfigError("--td3.tutor teaches on recorded episodes: give some with --data, or leave it out.")
+        if not self.policy.critic_parts:
+            raise ConfigError(
+                "--td3.tutor is for critics that see other parts of observations than the policy: name them with "
+                "--policy.critic-parts."
+            )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from ludus.algorithms.replay.config import ReplayTrainConfig
+from ludus.algorithms.replay.config import ReplayTrainConfig, TD3TrainConfig
 from ludus.algorithms.replay.job import ReplayJob, make_policy, obs_field
 from ludus.algorithms.replay.memory import check_memory
 from ludus.algorithms.replay.recorded import Recorded, load_recorded
@@ -112,10 +112,15 @@ class OfflineJob(ReplayJob):
 
     def _imitation_line(self) -> str:
         bc, advantage = self.config.replay.bc, self.config.replay.advantage
-        if not self.config.replay.imitates:
-            return "the critic alone, without imitation"
         how = f"imitation by advantage (weight {advantage:g})" if advantage else "imitation"
-        return f"{how} beside the critic's say of {bc:g}" if bc else how
+        if not self.config.replay.imitates:
+            how = "the critic alone, without imitation"
+        elif bc:
+            how += f" beside the critic's say of {bc:g}"
+        return f"{how}; by a tutor, whom the policy imitates" if self._has_tutor() else how
+
+    def _has_tutor(self) -> bool:
+        return isinstance(self.config, TD3TrainConfig) and self.config.td3.tutor > 0
 
     def _reward_line(self) -> str:
         reward = self.learner.reward_learner
