@@ -60,6 +60,8 @@ SEEN: dict[bool, dict[str, Any]] = {
         "replay.batch_size": 64,
     },
 }
+# From images a tutor learns alone first. Then the policy makes as many updates as it does by imitation.
+TUTOR, ALONE = {"td3.tutor": 0.75}, 4
 STARTS = 200
 
 
@@ -75,8 +77,9 @@ def measure_policy(data: Path, folder: Path, settings: dict[str, Any], seed: int
 def policies(data: Path, folder: Path, images: bool, seeds: int, batches: int) -> int:
     means = []
     for name, settings in POLICIES.items():
-        seen = SEEN[images] | settings
-        shares = [measure_policy(data, folder / f"{name} {s}", seen, s, batches) for s in range(seeds)]
+        taught = images and name == "joint"
+        seen, count = SEEN[images] | settings | (TUTOR if taught else {}), batches * (ALONE if taught else 1)
+        shares = [measure_policy(data, folder / f"{name} {s}", seen, s, count) for s in range(seeds)]
         means.append(statistics.mean(shares))
         each = ", ".join(f"{100 * share:.1f}" for share in shares)
         print(f"{name:24} {100 * means[-1]:5.1f} % of {STARTS} new starts ({each})", flush=True)

@@ -26,14 +26,14 @@ SIZES = {"known": 3, "secret": 2}
 SPACE = RowSpace(gym.spaces.Dict({k: gym.spaces.Box(-9, 9, (n,), np.float32) for k, n in SIZES.items()}))
 ACTIONS = gym.spaces.Box(-1, 1, (2,), np.float32)
 PARTS: dict[str, Any] = {"policy__actor_parts": ("image",), "policy__critic_parts": ("places",)}
-TAUGHT: dict[str, Any] = {"env__kwargs": {"see": "critic"}, "td3__tutor": 1, "replay__advantage": 1.0, **PARTS}
+TAUGHT: dict[str, Any] = {"env__kwargs": {"see": "critic"}, "td3__tutor": 0.25, "replay__advantage": 1.0, **PARTS}
 
 
 def agent_of(tutor: bool, *seen: str) -> TD3:
     networks = PolicyConfig((8,), "tanh", normalize_obs=False, actor_parts=seen, critic_parts=("known", "secret"))
     policy = make_replay_policy("td3", SPACE, ACTIONS, networks, 1)
     replay = ReplayConfig(learning_rate=1e-3, polyak=0.9, train_target=2, advantage=1.0)
-    agent = make_agent(policy, TD3TrainConfig(replay=replay, td3=TD3Config(tutor=int(tutor))), 2)
+    agent = make_agent(policy, TD3TrainConfig(replay=replay, td3=TD3Config(tutor=0.5 if tutor else 0.0)), 2)
     assert isinstance(agent, TD3)
     return agent
 
@@ -63,6 +63,7 @@ def test_a_tutor_and_its_critics_learn_as_a_policy_that_sees_all_would() -> None
 
 def test_the_policys_gradient_is_that_of_its_distance_to_what_the_tutor_does() -> None:
     agent = agent_of(True, "known")
+    agent.set_progress(0.5)
     for update in range(4):
         learn(agent, batch_of(10 + update), update)
     batch = batch_of(0)
@@ -72,6 +73,19 @@ def test_the_policys_gradient_is_that_of_its_distance_to_what_the_tutor_does() -
     learn(agent, batch, 5)  # an update that moves the policy
     assert agent.pupil_optimizer is not None
     close(agent.pupil_optimizer.grad, flat_gradient(loss, pupil))
+
+
+def test_the_policy_waits_until_its_tutor_is_ready() -> None:
+    agent = agent_of(True, "known")
+    assert agent.pupil_optimizer is not None
+    begun, tutor = agent.pupil_optimizer.flat.clone(), agent.actor_optimizer.flat.clone()
+    agent.set_progress(0.49)
+    learn(agent, batch_of(0), 1)
+    assert torch.equal(agent.pupil_optimizer.flat, begun)
+    assert not torch.equal(agent.actor_optimizer.flat, tutor)
+    agent.set_progress(0.5)
+    learn(agent, batch_of(0), 1)
+    assert not torch.equal(agent.pupil_optimizer.flat, begun)
 
 
 def test_a_pupil_that_sees_images_comes_to_do_what_its_tutor_does(tmp_path: Path) -> None:
@@ -105,4 +119,4 @@ def test_a_resumed_run_with_a_tutor_is_the_same(tmp_path: Path) -> None:
 )
 def test_a_tutor_that_has_nothing_to_teach_is_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=told):
-        ludus.train(DOT, tmp_path / "run", algo="td3", overrides={"td3.tutor": 1, **settings})
+        ludus.train(DOT, tmp_path / "run", algo="td3", overrides={"td3.tutor": 0.5, **settings})

@@ -133,5 +133,4 @@ class OfflineFlashJob(ScaledJob, OfflineJob):
 
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
         self._progress = progress
-        self._agent.set_progress(progress)
         return OfflineJob.iteration(self, number, progress, show)

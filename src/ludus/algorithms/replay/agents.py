@@ -296,7 +296,7 @@ class TD3(Agent):
     """Twin delayed DDPG (Fujimoto et al. 2018).
 
     Critics may see more than the policy does. A tutor, an actor that sees the same as they, can learn from them in
-    the policy's place; the policy then learns to do what the tutor does.
+    the policy's place; when it is ready, the policy learns to do what the tutor does.
     """
 
     measures = ("critic_loss", "actor_loss", "q_mean")
@@ -313,6 +313,7 @@ class TD3(Agent):
         self.actor_optimizer = _optimizer_of(self.actor)
         self.critic_optimizer = FlatAdam(judging, _NO_CLIP, eps=1e-8)
         self.pupil_optimizer = _optimizer_of(policy) if td3.tutor else None
+        self._tutor_is_ready = False
         flats = [(o.parameters, o.flat) for o in (self.actor_optimizer, self.critic_optimizer)]
         targets, (actor, encoder, critics) = flat_copies([self.actor, self.encoder, self.critics], flats)
         self._target_actor, self._target_weights = targets
@@ -328,7 +329,10 @@ class TD3(Agent):
         return (update + 1) % self.td3.policy_delay == 0
 
     def _moves_pupil(self, update: int) -> bool:
-        return self.td3.tutor > 0 and (update + 1) % (self.td3.policy_delay * self.td3.tutor) == 0
+        return self._tutor_is_ready and self._moves_actor(update)
+
+    def set_progress(self, fraction: float, acting: Head | None = None) -> None:
+        self._tutor_is_ready = 0 < self.td3.tutor <= fraction
 
     def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
         n, x = len(batch.reward), batch.x

@@ -86,9 +86,9 @@ class TD3Config:
     """Limit of that noise."""
     policy_delay: Annotated[int, Range(1, 1_000_000)] = 2
     """Critic updates between those of the policy."""
-    tutor: Annotated[int, Range(0, 1_000_000)] = 0
-    """Offline, with --policy.critic-parts: a second policy, which sees what the critics see, learns from them and
-    from the data; after every so many of its updates the policy learns to do what it does. 0: none."""
+    tutor: Annotated[float, Range(0, 0.99)] = 0.0
+    """Offline, with --policy.critic-parts: for this part of the training a second policy, which sees what the
+    critics see, learns alone from them and from the data; then the policy learns to do what it does. 0: none."""
 
 
 @dataclass(frozen=True)

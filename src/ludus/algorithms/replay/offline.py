@@ -99,6 +99,7 @@ class OfflineJob(ReplayJob):
         return {"obs": self._rows.of(episode)}, action.cpu()
 
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
+        self.learner.agent.set_progress(progress)
         batches = self.plan.batches_per_iteration
         return self._learn(lambda batch: show(batch / batches, batch))
 
