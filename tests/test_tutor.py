@@ -67,7 +67,7 @@ def test_the_policys_gradient_is_that_of_its_distance_to_what_the_tutor_does() -
     for update in range(4):
         learn(agent, batch_of(10 + update), update)
     batch = batch_of(0)
-    pupil, tutor = Net(agent.policy, "tanh"), Net(agent.actor, "tanh")
+    pupil, tutor = Net(agent.policy, "tanh"), Net(agent.target_policy, "tanh")
     before = batch.x[: len(batch.reward)].double()
     loss = (pupil(before[:, :3]).tanh() - tutor(before).tanh().detach()).square().mean()
     learn(agent, batch, 5)  # an update that moves the policy
@@ -91,7 +91,7 @@ def test_the_policy_waits_until_its_tutor_is_ready() -> None:
 def test_a_pupil_that_sees_images_comes_to_do_what_its_tutor_does(tmp_path: Path) -> None:
     recorded(tmp_path / "data.hdf5", "td3", "critic", {})
     wide: dict[str, Any] = {"policy__image_features": 64, "policy__hidden": (64,), "replay__batch_size": 64}
-    wide |= {"replay__learning_rate": 1e-3, "eval__every": 300}
+    wide |= {"replay__learning_rate": 1e-3, "replay__polyak": 0.9, "eval__every": 300}
     runs = [offline(tmp_path / f"{n}", "td3", loop__total_steps=n, **wide, **TAUGHT) for n in (8, 300)]
     episodes = list(read_episodes(DataConfig(str(tmp_path / "data.hdf5"))))
     before, after = (

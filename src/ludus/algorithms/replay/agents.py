@@ -356,7 +356,7 @@ class TD3(Agent):
             self.actor_optimizer.average()
             self.actor_optimizer.step(self.rate)
         if self._moves_pupil(update):
-            self._imitate_tutor(x[:n], action)
+            self._imitate_tutor(x[:n])
         means = None
         if measured:
             q_mean = q.mean()
@@ -368,11 +368,14 @@ class TD3(Agent):
             self._move(self._target_weights, self.critic_optimizer.flat)
         return means
 
-    def _imitate_tutor(self, x: Tensor, action: Tensor) -> None:
-        """The policy learns to do what its tutor does, in all that was recorded, good or bad."""
+    def _imitate_tutor(self, x: Tensor) -> None:
+        """The policy learns to do what its tutor does, in all that was recorded, good or bad.
+
+        The tutor's target is imitated: a tutor is much worse after some updates than after others, their mean not.
+        """
         assert self.pupil_optimizer is not None
         outputs, params = self.policy.outputs(x)
-        self.policy.backward(outputs, _imitation_gradient(params, action))
+        self.policy.backward(outputs, _imitation_gradient(params, self.target_policy.params(x).tanh()))
         self.pupil_optimizer.average()
         self.pupil_optimizer.step(self.rate)
 
