@@ -3,7 +3,7 @@
 python benchmarks/rewards.py             from vectors, three seeds: a minute
 python benchmarks/rewards.py --images    from one camera, 64 × 64: minutes a seed
 python benchmarks/rewards.py --policies  policies from them: imitation of all, of successes, and joint learning
-python benchmarks/rewards.py --policies --images    the same, seen in two images of 32 × 32: half an hour a seed
+python benchmarks/rewards.py --policies --images    the same, seen in two images of 32 × 32: an hour a seed
 """
 
 import argparse

@@ -17,9 +17,8 @@ from ludus.envs.row_space import RowSpace
 from ludus.errors import ConfigError
 from ludus.policies.config import PolicyConfig
 from ludus.policies.factory import make_replay_policy
-from stopped_runs import StopAfter
+from stopped_runs import StopAfter, assert_same_run
 from test_agents import Net, close, flat_gradient, generator, learn
-from test_masks import assert_same_run
 from test_replay_images import DOT, offline, recorded
 
 SIZES = {"known": 3, "secret": 2}
@@ -88,7 +87,7 @@ def test_the_policy_waits_until_its_tutor_is_ready() -> None:
     assert not torch.equal(agent.pupil_optimizer.flat, begun)
 
 
-def test_a_pupil_that_sees_images_comes_to_do_what_its_tutor_does(tmp_path: Path) -> None:
+def test_a_pupil_that_sees_images_comes_to_act_as_good_play_that_was_recorded(tmp_path: Path) -> None:
     recorded(tmp_path / "data.hdf5", "td3", "critic", {})
     wide: dict[str, Any] = {"policy__image_features": 64, "policy__hidden": (64,), "replay__batch_size": 64}
     wide |= {"replay__learning_rate": 1e-3, "replay__polyak": 0.9, "eval__every": 300}

@@ -220,8 +220,8 @@ def rms_back(
 def _factor(x: tensor, precision: constexpr) -> tensor:
     """As a product takes it. Tensor cores cut numbers off after 11 bits, and all sums would become a little small.
 
-    So they are rounded to 11 bits before, by their bits: of arithmetic that rounds, a compiler that fuses
-    multiplications and additions leaves nothing.
+    So they are rounded before, in their bits. Arithmetic that rounds, x · 8193 − (x · 8193 − x), would not do: the
+    compiler fuses it, and it gives x again.
     """
     x = x.to(tl.float32)
     if precision == "tf32":

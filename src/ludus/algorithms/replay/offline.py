@@ -118,10 +118,9 @@ class OfflineJob(ReplayJob):
             how = "the critic alone, without imitation"
         elif bc:
             how += f" beside the critic's say of {bc:g}"
-        return f"{how}; by a tutor, whom the policy imitates" if self._has_tutor() else how
-
-    def _has_tutor(self) -> bool:
-        return isinstance(self.config, TD3TrainConfig) and self.config.td3.tutor > 0
+        if isinstance(self.config, TD3TrainConfig) and self.config.td3.tutor:
+            how += f"; by a tutor, whom the policy imitates after {self.config.td3.tutor:.0%} of the training"
+        return how
 
     def _reward_line(self) -> str:
         reward = self.learner.reward_learner
