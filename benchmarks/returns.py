@@ -67,13 +67,13 @@ def _published(task: str, method: str, *flags: str) -> Case:
         "--total-steps",
         "1M",
         "--eval.every",
-        "250k",
+        "500k",
         "--eval.episodes",
         "50",
         "--eval.final-episodes",
         "0",
     )
-    flags = (*measured, "--checkpoint.every", "250k", *flags)
+    flags = (*measured, "--checkpoint.every", "500k", *flags)
     return Case(f"{task}-v4", method, f"gym:{task}-v4", flags)
 
 
@@ -90,8 +90,9 @@ _SMALL_RRD = ("--reward.no-normalize-returns", "--reward.hidden", "64", "64", "-
 _PENDULUM_RRD = (*_DELAYED, "--rrd-sample-size", "32", *_SMALL_RRD, "--reward.method")
 _DENSE = ("--no-episodic-reward", "--reward.method", "none")
 _LATE = ("--reward.method", "none")
-_FLASH_RRD = ("--algo", "flash-sac", *_DELAYED, "--reward.no-normalize-returns")  # as the preset rrd-mujoco
-_FLASH = _published_all("FlashSAC", "--algo", "flash-sac")
+_AVERAGED = ("--algo", "flash-sac", "--replay.average", "1000")
+_FLASH_RRD = (*_AVERAGED, *_DELAYED, "--reward.no-normalize-returns")  # as the preset rrd-mujoco
+_FLASH = _published_all("FlashSAC", *_AVERAGED)
 _RUNNERS = ("--total-steps", "50M", "--eval.every", "1M")
 _MANY_REPLAY = (  # as presets for a GPU have it by themselves
     *("--algo", "flash-sac", "--env.num-envs", "1024", "--replay.capacity", "10M", "--replay.warmup", "100k"),

@@ -60,7 +60,7 @@ SMALL: Settings = {
 REWARD: Settings = {"reward.hidden": (16, 16), "reward.rrd_batch_size": 16, "reward.rrd_sample_size": 8}
 LANES: Settings = {"groups": 2, "env.num_envs": 4, "env.max_steps": 30, "replay.capacity": 700}  # it overflows
 # Some iterations begin with an update that leaves the policy alone, and tell of an earlier one.
-FLASH: Settings = {"replay.n_step": 3, "replay.train_batches": 5, "flash.critic_width": 16}
+FLASH: Settings = {"replay.n_step": 3, "replay.train_batches": 5, "replay.average": 20, "flash.critic_width": 16}
 JOBS: dict[str, tuple[str, str, Settings]] = {
     "sac": ("gym:Pendulum-v1", "sac", {"env.max_steps": 50}),
     "td3": ("gym:Pendulum-v1", "td3", LANES | {"replay.n_step": 3}),

@@ -74,24 +74,30 @@ def test_the_policys_gradient_is_that_of_its_distance_to_what_the_tutor_does() -
     close(agent.pupil_optimizer.grad, flat_gradient(loss, pupil))
 
 
-def test_the_policy_waits_until_its_tutor_is_ready() -> None:
+def test_the_policy_waits_until_its_tutor_is_ready_which_then_rests() -> None:
     agent = agent_of(True, "known")
     assert agent.pupil_optimizer is not None
-    begun, tutor = agent.pupil_optimizer.flat.clone(), agent.actor_optimizer.flat.clone()
+    tutors = [agent.actor_optimizer.flat, agent.critic_optimizer.flat, *agent.targets.values()]
+    begun, known = agent.pupil_optimizer.flat.clone(), [weights.clone() for weights in tutors]
     agent.set_progress(0.49)
     learn(agent, batch_of(0), 1)
     assert torch.equal(agent.pupil_optimizer.flat, begun)
-    assert not torch.equal(agent.actor_optimizer.flat, tutor)
+    assert not any(map(torch.equal, tutors, known))
     agent.set_progress(0.5)
-    learn(agent, batch_of(0), 1)
-    assert not torch.equal(agent.pupil_optimizer.flat, begun)
+    known = [weights.clone() for weights in tutors]
+    for update in range(2):  # also where a policy without a tutor would wait for its critics
+        before = agent.pupil_optimizer.flat.clone()
+        learn(agent, batch_of(0), update)
+        assert not torch.equal(agent.pupil_optimizer.flat, before)
+    assert all(map(torch.equal, tutors, known))
 
 
 def test_a_pupil_that_sees_images_comes_to_act_as_good_play_that_was_recorded(tmp_path: Path) -> None:
     recorded(tmp_path / "data.hdf5", "td3", "critic", {})
     wide: dict[str, Any] = {"policy__image_features": 64, "policy__hidden": (64,), "replay__batch_size": 64}
-    wide |= {"replay__learning_rate": 1e-3, "replay__polyak": 0.9, "eval__every": 300}
-    runs = [offline(tmp_path / f"{n}", "td3", loop__total_steps=n, **wide, **TAUGHT) for n in (8, 300)]
+    wide |= {"replay__learning_rate": 1e-3, "replay__polyak": 0.9, "eval__every": 600}
+    halves = TAUGHT | {"td3__tutor": 0.5}
+    runs = [offline(tmp_path / f"{n}", "td3", loop__total_steps=n, **wide, **halves) for n in (8, 600)]
     episodes = list(read_episodes(DataConfig(str(tmp_path / "data.hdf5"))))
     before, after = (
         np.mean([np.mean((policy.act({"image": e.obs["image"][:-1]}) - e.action) ** 2) for e in episodes])

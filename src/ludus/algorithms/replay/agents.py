@@ -296,7 +296,7 @@ class TD3(Agent):
     """Twin delayed DDPG (Fujimoto et al. 2018).
 
     Critics may see more than the policy does. A tutor, an actor that sees the same as they, can learn from them in
-    the policy's place; when it is ready, the policy learns to do what the tutor does.
+    the policy's place; when it is ready, it rests, and the policy learns to do what the tutor does.
     """
 
     measures = ("critic_loss", "actor_loss", "q_mean")
@@ -323,19 +323,19 @@ class TD3(Agent):
         self.target_policy, self.target_encoder, self.target_critics = actor, encoder, critics
 
     def kind_of(self, update: int) -> tuple[bool, ...]:
-        return self._moves_target(update), self._moves_actor(update), self._moves_pupil(update)
+        return self._moves_target(update), self._moves_actor(update), self._tutor_is_ready
 
     def _moves_actor(self, update: int) -> bool:
         return (update + 1) % self.td3.policy_delay == 0
-
-    def _moves_pupil(self, update: int) -> bool:
-        return self._tutor_is_ready and self._moves_actor(update)
 
     def set_progress(self, fraction: float, acting: Head | None = None) -> None:
         self._tutor_is_ready = 0 < self.td3.tutor <= fraction
 
     def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
         n, x = len(batch.reward), batch.x
+        if self._tutor_is_ready:
+            batch.await_reward()
+            return self._imitate_tutor(x[:n], measured)
         limit = self.td3.target_noise_clip
         noise = (batch.noise[n:] * self.td3.target_noise).clamp_(-limit, limit)
         shared, after = self.policy.shared_encoder is not None, _features_after(self.target_encoder, batch)
@@ -355,8 +355,6 @@ class TD3(Agent):
             self.actor.backward(outputs, gradient)
             self.actor_optimizer.average()
             self.actor_optimizer.step(self.rate)
-        if self._moves_pupil(update):
-            self._imitate_tutor(x[:n])
         means = None
         if measured:
             q_mean = q.mean()
@@ -368,16 +366,24 @@ class TD3(Agent):
             self._move(self._target_weights, self.critic_optimizer.flat)
         return means
 
-    def _imitate_tutor(self, x: Tensor) -> None:
+    def _imitate_tutor(self, x: Tensor, measured: bool) -> Tensor | None:
         """The policy learns to do what its tutor does, in all that was recorded, good or bad.
 
         The tutor's target is imitated: a tutor is much worse after some updates than after others, their mean not.
+        Tutor and critics rest, and have no loss.
         """
         assert self.pupil_optimizer is not None
         outputs, params = self.policy.outputs(x)
-        self.policy.backward(outputs, _imitation_gradient(params, self.target_policy.params(x).tanh()))
-        self.pupil_optimizer.average()
+        shown = self.target_policy.params(x).tanh()
+        self.policy.backward(outputs, _imitation_gradient(params, shown))
+        means = None
+        if measured:
+            action = params.tanh()
+            q = self.target_critics.lower(torch.cat([self.target_encoder.forward(x), action], 1)).mean()
+            means = torch.stack([torch.zeros_like(q), (action - shown).square().mean(), q])
+        means = self.pupil_optimizer.average(means)
         self.pupil_optimizer.step(self.rate)
+        return means
 
     @property
     def optimizers(self) -> list[FlatAdam]:

@@ -45,6 +45,9 @@ class ReplayConfig:
     """Gradient steps between updates of the target networks."""
     polyak: Annotated[float, Range(0, below=1)] = 0.995
     """What target networks keep of themselves at an update; 0 copies."""
+    average: Annotated[int, Range(0, 10**9)] = 0
+    """Evaluate and save not the newest policy but the mean of its weights over about so many gradient steps, which
+    is seldom as bad as the worst of them; 0: the newest."""
     longest: Annotated[int, Range(0, 10**9)] = 0
     """Longest episode the replay must hold, in steps; 0: what the environment says, else 1,000."""
     shift: Annotated[int, Range(-1, 1_000)] = -1

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ludus import ranks
 from ludus.algorithms.replay.agents import Agent, make_agent
+from ludus.algorithms.replay.average import AveragedPolicy
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.hindsight import Hindsight
 from ludus.algorithms.replay.learner import ReplayLearner
@@ -50,13 +51,16 @@ class ReplayJob(StoreJob):
         """`reward_view`: what a learned reward sees; None: rows as the policy does."""
         self.policy = policy
         self.learner = make_learner(config, self._make_agent(policy, config), store, hindsight, reward_view)
-        models: dict[str, Model] = {"policy": policy}
+        horizon = config.replay.average
+        self._average = AveragedPolicy(policy, horizon) if horizon else None
+        judged = policy if self._average is None else self._average.policy
+        models: dict[str, Model] = {"policy": judged}
         if self.learner.reward_learner is not None:
             models["reward"] = self.learner.reward_learner.model
         super().__init__(config, device, store, self.learner, models)
         self.waits = device.type == "cpu"
         self._fitted = False  # the reward's units
-        self._evaluator = PolicyEvaluator(config, policy)
+        self._evaluator = PolicyEvaluator(config, judged)
 
     def _plan_memory(self, store: int) -> None:
         """With a replay of so many bytes; refused where it cannot fit."""
@@ -71,7 +75,11 @@ class ReplayJob(StoreJob):
 
     def _learn(self, on_batch: Callable[[int], None]) -> dict[str, Tensor]:
         self._fit_units()
-        return super()._learn(on_batch)
+        before = self.learner.updates
+        metrics = super()._learn(on_batch)
+        if self._average is not None:
+            self._average.follow(self.learner.updates - before, self.learner.updates)
+        return metrics
 
     def _fit_units(self) -> None:
         reward = self.learner.reward_learner
@@ -93,8 +101,16 @@ class ReplayJob(StoreJob):
         reward = self.learner.reward_learner is not None
         return (*super().own_paths(), *(("batches/reward/generator",) if reward else ()))
 
+    def state(self, whole: bool) -> State:
+        return super().state(whole) | {"average": None if self._average is None else self._average.state()}
+
     def load_state(self, state: State, iteration: int) -> bool:
         self._note_units()
+        if self._average is not None:
+            # A run that had no mean saved the policy that learns itself.
+            self._average.hand_back() if state.get("average") is None else self._average.load_state(
+                state["average"]
+            )
         return super().load_state(state, iteration)
 
     def learned_beside(self) -> dict[str, tuple[str, Tensor]]:
@@ -106,6 +122,8 @@ class ReplayJob(StoreJob):
 
     @torch.no_grad()
     def begin_with_new_weights(self) -> None:
+        if self._average is not None:
+            self._average.hand_back()
         self.learner.agent.move_targets_there()
         self._note_units()
 

@@ -1,0 +1,60 @@
+"""A policy whose weights are the mean of those that another one lately had."""
+
+import copy
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ludus.envs.vec import State
+from ludus.policies.replay_policy import ReplayPolicy
+
+
+class AveragedPolicy:
+    """Follows a policy that learns, as `policy`, which is evaluated and saved in its place.
+
+    A policy may be much worse after one gradient step than after the next; the mean of many is not. What learns
+    and explores is still the policy itself.
+    """
+
+    def __init__(self, newest: ReplayPolicy, horizon: int) -> None:
+        """`horizon`: gradient steps after which the weights of then count 1/e of what they did."""
+        both_have = [newest.normalizer, *newest.head.buffers()]  # what is no weight: a schedule may change it
+        self.policy = copy.deepcopy(newest, {id(part): part for part in both_have})
+        self._horizon = horizon
+        self._pairs = list(zip(_own_tensors(self.policy), _own_tensors(newest), strict=True))
+
+    @torch.no_grad()
+    def follow(self, made: int, of: int) -> None:
+        """`made` gradient steps were made since the last call, and `of` in all.
+
+        Until there were as many as the horizon all count alike: so those of the very beginning are soon forgotten.
+        """
+        share = max(made / of, 1.0 - math.exp(-made / self._horizon))
+        for mean, newest in self._pairs:
+            if mean.is_floating_point():
+                mean.lerp_(newest, share)
+            else:
+                mean.copy_(newest)
+
+    @torch.no_grad()
+    def hand_back(self) -> None:
+        """The mean was given weights: the policy that learns takes them."""
+        for mean, newest in self._pairs:
+            newest.copy_(mean)
+
+    def state(self) -> State:
+        """What a checkpoint of the mean does not hold: the policy that learns."""
+        return {"newest": [newest.detach().clone() for _, newest in self._pairs]}
+
+    @torch.no_grad()
+    def load_state(self, state: State) -> None:
+        for (_, newest), saved in zip(self._pairs, state["newest"], strict=True):
+            newest.copy_(saved)
+
+
+def _own_tensors(policy: ReplayPolicy) -> list[Tensor]:
+    """Weights, and what layers know of their inputs: each once, also where two networks share it."""
+    saved = policy.state_dict(keep_vars=True).items()
+    own = [t for name, t in saved if isinstance(t, nn.Parameter) or not name.startswith(("normalizer.", "head."))]
+    return list({id(tensor): tensor for tensor in own}.values())

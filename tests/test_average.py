@@ -1,0 +1,120 @@
+"""A policy that is the mean of those of many updates: it is evaluated and saved, and changes nothing else."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import ludus
+from ludus.algorithms.replay.average import AveragedPolicy
+from ludus.policies.config import PolicyConfig
+from ludus.policies.factory import make_replay_policy
+from ludus.policies.replay_policy import ReplayPolicy
+from ludus.show.console import Console
+from ludus.training.checkpoint import newest_intact
+
+OBS = gym.spaces.Box(-9, 9, (3,), np.float32)
+TASKS = {**dict.fromkeys(("sac", "td3", "flash-sac"), "gym:Pendulum-v1"), "dqn": "gym:CartPole-v1"}
+QUICK: dict[str, Any] = {
+    "policy.hidden": (16, 16),
+    "env.max_steps": 20,
+    "replay.steps": 20,
+    "replay.train_batches": 10,
+    "replay.warmup": 40,
+    "replay.batch_size": 16,
+    "loop.total_steps": 200,
+    "eval.every": 100,
+    "eval.episodes": 2,
+    "eval.final_episodes": 0,
+    "log.report": False,
+    "log.tensorboard": False,
+}
+
+
+def policy_of(algo: str) -> ReplayPolicy:
+    networks = PolicyConfig((8, 8), "tanh", normalize_obs=algo != "flash-sac")
+    actions = gym.spaces.Discrete(3) if algo == "dqn" else gym.spaces.Box(-1, 1, (2,), np.float32)
+    return make_replay_policy(algo, OBS, actions, networks, 1)
+
+
+def numbers_of(policy: ReplayPolicy) -> np.ndarray:
+    """Of its weights and of what its layers know of their inputs."""
+    kept = {k: v for k, v in policy.state_dict().items() if not k.startswith("normalizer.")}
+    learned = [v for k, v in kept.items() if k.startswith("encoder.") or "linear" in k]
+    return torch.cat([tensor.double().flatten() for tensor in learned]).numpy()
+
+
+def change(policy: ReplayPolicy, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for tensor in (*policy.parameters(), *policy.encoder.buffers()):
+            tensor.copy_(torch.rand(tensor.shape, generator=generator))
+
+
+@pytest.mark.parametrize("algo", TASKS)
+def test_the_mean_is_of_all_at_first_and_then_forgets(algo: str) -> None:
+    newest, horizon = policy_of(algo), 40
+    average = AveragedPolicy(newest, horizon)
+    mean, made = np.zeros_like(numbers_of(newest)), 0
+    for iteration in range(12):
+        change(newest, iteration)
+        made += 10
+        average.follow(10, made)
+        share = max(10 / made, 1 - math.exp(-10 / horizon))
+        mean = (1 - share) * mean + share * numbers_of(newest)
+        if made <= horizon:
+            assert share == 10 / made
+    np.testing.assert_allclose(numbers_of(average.policy), mean, rtol=1e-5)
+
+
+def test_both_see_by_one_normaliser_and_explore_alike() -> None:
+    newest = policy_of("dqn")
+    mean = AveragedPolicy(newest, 10).policy
+    newest.learn_scales([torch.randn(50, 3) * 7 + 2])
+    newest.head.epsilon.fill_(0.25)  # type: ignore[operator]
+    for name, tensor in newest.state_dict().items():
+        assert torch.equal(mean.state_dict()[name], tensor), name
+
+
+def train(folder: Path, algo: str, average: int, **more: Any) -> Path:
+    settings = QUICK | {"replay.average": average} | more
+    if algo == "flash-sac":
+        settings["flash.critic_width"] = 16
+    return ludus.train(TASKS[algo], folder, console=Console("quiet"), algo=algo, overrides=settings)
+
+
+def saved(run: Path, what: str) -> dict[str, bytes]:
+    """Tensors of its newest checkpoint."""
+    path = newest_intact(run / "checkpoints", pytest.fail) / f"{what}.safetensors"
+    return {name: tensor.numpy().tobytes() for name, tensor in load_file(path).items()}
+
+
+def newest_policy(run: Path) -> ReplayPolicy:
+    policy = ludus.load(f"{run}@newest")
+    assert isinstance(policy, ReplayPolicy)
+    return policy
+
+
+@pytest.mark.parametrize("algo", TASKS)
+def test_what_learns_is_not_changed_by_it_and_what_is_saved_is_the_mean(algo: str, tmp_path: Path) -> None:
+    plain, averaged = (train(tmp_path / str(n), algo, n) for n in (0, 50))
+    weights, mean = saved(plain, "policy"), saved(averaged, "policy")
+    state, other = saved(plain, "training"), saved(averaged, "training")
+    learning = [other.pop(name) for name in list(other) if "/average/" in name]
+    assert state == other  # critics, replay, generators
+    assert learning
+    assert set(learning) <= set(weights.values())
+    assert any(mean[name] != value for name, value in weights.items())
+
+
+def test_a_run_that_starts_from_a_mean_learns_on_with_it(tmp_path: Path) -> None:
+    first = train(tmp_path / "first", "sac", 50)
+    standing = {"start_from": str(first), "replay.learning_rate": 1e-12}
+    second = train(tmp_path / "second", "sac", 50, **standing)
+    begun, learned = newest_policy(first), newest_policy(second)
+    np.testing.assert_allclose(numbers_of(learned), numbers_of(begun), atol=1e-6)
