@@ -7,9 +7,11 @@ python benchmarks/rewards.py --policies --images    the same, seen in two images
 """
 
 import argparse
+import multiprocessing
 import statistics
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +76,22 @@ def measure_policy(data: Path, folder: Path, settings: dict[str, Any], seed: int
     return evaluate_run(run, STARTS, deterministic=True).summary()["success_rate"]
 
 
-def policies(data: Path, folder: Path, images: bool, seeds: int, batches: int) -> int:
+def policies(data: Path, folder: Path, images: bool, seeds: int, batches: int, jobs: int) -> int:
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        started = {}
+        for name, settings in POLICIES.items():
+            taught = images and name == "joint"
+            seen, count = SEEN[images] | settings | (TUTOR if taught else {}), batches * (ALONE if taught else 1)
+            started[name] = [
+                pool.submit(measure_policy, data, folder / f"{name} {seed}", seen, seed, count)
+                for seed in range(seeds)
+            ]
+        return _tell_policies({name: [run.result() for run in runs] for name, runs in started.items()})
+
+
+def _tell_policies(measured: dict[str, list[float]]) -> int:
     means = []
-    for name, settings in POLICIES.items():
-        taught = images and name == "joint"
-        seen, count = SEEN[images] | settings | (TUTOR if taught else {}), batches * (ALONE if taught else 1)
-        shares = [measure_policy(data, folder / f"{name} {s}", seen, s, count) for s in range(seeds)]
+    for name, shares in measured.items():
         means.append(statistics.mean(shares))
         each = ", ".join(f"{100 * share:.1f}" for share in shares)
         print(f"{name:24} {100 * means[-1]:5.1f} % of {STARTS} new starts ({each})", flush=True)
@@ -101,6 +113,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--policies", action="store_true")
     parser.add_argument("--batches", type=int, default=5_000, help="of policies")
+    parser.add_argument("--jobs", type=int, default=1, help="policies that are trained at a time")
     arguments = parser.parse_args()
     episodes = arguments.episodes or (240 if arguments.images and not arguments.policies else 400)
     with tempfile.TemporaryDirectory() as folder:
@@ -108,7 +121,9 @@ def main() -> int:
         pixels = 32 if arguments.policies else 64
         record("scripted", data, RecordConfig(episodes=episodes, images=pixels if arguments.images else 0))
         if arguments.policies:
-            return policies(data, Path(folder), arguments.images, arguments.seeds, arguments.batches)
+            return policies(
+                data, Path(folder), arguments.images, arguments.seeds, arguments.batches, arguments.jobs
+            )
         settings = IMAGES if arguments.images else VECTORS
         found = []
         for seed in range(arguments.seeds):

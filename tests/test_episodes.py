@@ -1,5 +1,6 @@
 """The episode store against slow, plain versions of itself: what it keeps, what it draws, and how often."""
 
+import contextlib
 import copy
 import math
 from collections import Counter, deque
@@ -13,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ludus.buffers import episodes
 from ludus.buffers.episodes import EpisodeStore, store_bytes
 from ludus.buffers.replay import Fields, SequenceDraw, TransitionDraw
 from ludus.errors import CheckpointError, EnvError, LudusError
@@ -445,6 +447,44 @@ def test_saved_and_resumed_exactly_in_the_middle_of_open_episodes(steps: int) ->
         same(lanes.store, twin.store)
 
 
+@pytest.mark.parametrize("most", [1, 6, 1024])
+def test_steps_that_are_written_together_are_those_written_one_after_the_other(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(episodes, "_WAITING_ROWS", most)
+    one_by_one, together = (Lanes(make_store(60, 4, 12), up_to_twelve, seed=3) for _ in range(2))
+    for steps in (1, 7, 30):
+        run(one_by_one, steps)
+        with together.store.written_together():
+            run(together, steps)
+        same(one_by_one.store, together.store)
+        run(one_by_one, 2)
+        run(together, 2)  # and alone again
+        same(one_by_one.store, together.store)
+
+
+def test_what_waits_is_written_before_an_error_goes_on() -> None:
+    expected, lanes = (Lanes(make_store(60, 4, 12), 12, seed=3) for _ in range(2))
+    run(expected, 5)
+    with contextlib.suppress(RuntimeError), lanes.store.written_together():
+        run(lanes, 5)
+        raise RuntimeError("an environment failed")
+    same(expected.store, lanes.store)
+
+
+def test_what_waits_does_not_change_with_what_was_given() -> None:
+    store = EpisodeStore({"obs": ((1,), torch.float32)}, ((1,), torch.float32), 10, 1, 5, "cpu")
+    given = torch.ones((1, 1))  # an environment may write every step to one place
+    with store.written_together():
+        store.begin(slice(None), {"obs": given})
+        for number in (2.0, 3.0):
+            given.fill_(number)
+            store.append(given, given[0], {"obs": given})
+        given.fill_(9.0)
+    assert store.obs["obs"][10:13, 0].tolist() == [1.0, 2.0, 3.0]
+    assert store.reward[10:12].tolist() == [2.0, 3.0]
+
+
 def run(lanes: Lanes, steps: int) -> None:
     for _ in range(steps):
         lanes.step()
@@ -540,8 +580,9 @@ def test_a_gpu_is_never_waited_for(device: str) -> None:
     if device == "cuda":
         torch.cuda.set_sync_debug_mode("error")
     try:
-        for _ in range(60):
-            lanes.step()
+        run(lanes, 30)
+        with store.written_together():
+            run(lanes, 30)
         draw = store.draw_transitions(3, 50, stream, n_step=3)
         store.draw_best(3, 50, stream)
         store.draw_sequences(3, 4, 6, stream)

@@ -269,6 +269,23 @@ def held(seed: int = 3, longest: int = 16) -> HeldNoise:
     return HeldNoise(agent_of().head, longest, seed)
 
 
+def test_a_policy_that_only_acts_folds_its_norms_into_its_layers() -> None:
+    policy, g = agent_of().policy, torch.Generator().manual_seed(5)
+    layers = policy.encoder.layers
+    with torch.no_grad():
+        layers.norms.copy_(torch.rand(layers.norms.shape, generator=g) + 0.2)
+        layers.means.copy_(torch.randn(layers.means.shape, generator=g))
+        layers.variances.copy_(torch.rand(layers.variances.shape, generator=g) + 0.1)
+        x = torch.randn((7, layers.inputs), generator=g)
+        before = policy.encoder(x)
+        policy.settle()
+        torch.testing.assert_close(policy.encoder(x), before, rtol=1e-5, atol=1e-5)
+        layers.means.add_(1.0)
+        assert not torch.allclose(layers.act(x), before, atol=1e-2)
+        policy.settle()
+        torch.testing.assert_close(policy.encoder(x), layers.act(x), rtol=1e-5, atol=1e-5)
+
+
 def test_noise_is_held_for_n_steps_as_often_as_one_over_n_squared() -> None:
     noise = held().draw((15_000, 3), torch.Generator().manual_seed(0))
     changed = (noise[1:] != noise[:-1]).any(-1)
@@ -310,7 +327,7 @@ def test_the_reward_factor_follows_returns_in_the_order_of_collecting() -> None:
         if t == 150:
             reward[1] = 300.0  # from here on the largest decides
         for lanes in (slice(0, 2), slice(2, 3)):
-            collected.add(reward[lanes], done[lanes], lanes)
+            collected.add(reward[None, lanes], done[None, lanes], lanes)
         for i in range(3):
             returns[i] = gamma * returns[i] + float(reward[i])
             seen.append(returns[i])
@@ -322,8 +339,19 @@ def test_the_reward_factor_follows_returns_in_the_order_of_collecting() -> None:
     same.load_state(factor.state())
     again.load_state(collected.state())
     for each in (collected, again):
-        each.add(torch.ones(3), torch.zeros(3, dtype=torch.bool), slice(0, 3))
+        each.add(torch.ones((1, 3)), torch.zeros((1, 3), dtype=torch.bool), slice(0, 3))
     assert torch.equal(factor.value(), same.value())
+
+
+def test_many_steps_at_once_tell_the_reward_factor_as_much_as_one_after_the_other() -> None:
+    g = torch.Generator().manual_seed(1)
+    reward, done = torch.randn((50, 3), generator=g) + 1, torch.rand((50, 3), generator=g) < 0.1
+    (one_by_one, steps), (together, all_steps) = factor_of(3, 0.9), factor_of(3, 0.9)
+    for t in range(50):
+        steps.add(reward[t : t + 1], done[t : t + 1], slice(0, 3))
+    all_steps.add(reward, done, slice(0, 3))
+    assert torch.equal(steps.state()["returns"], all_steps.state()["returns"])
+    torch.testing.assert_close(together.value(), one_by_one.value(), rtol=1e-12, atol=0)
 
 
 # A learned reward -------------------------------------------------------------------------------------

@@ -8,11 +8,13 @@ Where an observation is a stack of the newest frames, only its newest is stored,
 read: at the beginning of an episode they repeat its first frame.
 
 All tensors are allocated once and stay where they are. Where things go is worked out on the host, from lengths it
-knows anyway, so neither writing nor drawing ever waits for the device.
+knows anyway, so neither writing nor drawing ever waits for the device. Steps that a collector makes are gathered
+and written together.
 """
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from ludus.buffers.replay import ALL, Field, Fields, Replay, SequenceDraw, Trans
 from ludus.envs.vec import State, Step
 from ludus.errors import CheckpointError, EnvError, LudusError
 
+_WAITING_ROWS = 1024  # at most about so many steps wait to be written together: images are large
 _KEYS_AT_ONCE = 4_000_000  # random keys, of which the choice without replacement needs one for every step
 _SIZES = ("capacity", "lanes", "longest")
 _PLAIN = (*_SIZES, "steps", "episodes", "total_episodes_added", "_first", "_head")
@@ -79,6 +82,8 @@ class EpisodeStore(Replay):
         self._start[self._slots :] = capacity + np.arange(lanes) * (longest + 1)
         self._length = np.zeros(self._slots + lanes, np.int64)
         self._begun = np.zeros(lanes, bool)
+        # Rows and values that wait to be written, by name; None: all is written at once.
+        self._waiting: dict[str, list[tuple[Tensor, Tensor]]] | None = None
         self._first, self._head = 0, 0  # slot of the oldest finished episode; the row after the newest
         self.start.copy_(torch.from_numpy(self._start))
         self.success.fill_(math.nan)
@@ -110,6 +115,15 @@ class EpisodeStore(Replay):
     def begin_all(self, obs: Tensor, lanes: slice = ALL) -> None:
         self.begin(ALL, {"obs": obs}, lanes)
 
+    @contextmanager
+    def written_together(self) -> Iterator[None]:
+        self._waiting = {}
+        try:
+            yield
+        finally:
+            self._write_waiting()
+            self._waiting = None
+
     def record(self, action: Tensor, step: Step, hidden_reward: Tensor | None = None, lanes: slice = ALL) -> None:
         """Waits for the device, to know which episodes ended."""
         ended = step.done.nonzero().squeeze(1).cpu()
@@ -129,21 +143,20 @@ class EpisodeStore(Replay):
         """
         first, stop, _ = group.indices(self.lanes)
         chosen = _chosen(where, stop - first)
+        self._write_waiting()
         for lane in chosen + first:
             self._clear(lane)
-        rows = self._here(torch.from_numpy(self._start[self._slots + first + chosen]))
-        for name, target in self.obs.items():
+        rows = torch.from_numpy(self._start[self._slots + first + chosen])
+        for name in self.obs:
             given = obs[name]
             source = torch.from_numpy(chosen).to(given.device, non_blocking=given.is_cuda)
-            self._write(name, target, rows, self._newest(given.index_select(0, source)))
+            self._write(f"obs.{name}", rows, self._newest(given.index_select(0, source)))
         self._begun[first + chosen] = True
 
     def remember(self, state: Tensor, lanes: slice) -> None:
         """The policy's hidden state before it sees the newest observation of a group of lanes."""
         first, stop, _ = lanes.indices(self.lanes)
-        slots = slice(self._slots + first, self._slots + stop)
-        assert self.hidden_state is not None
-        self._write("hidden_state", self.hidden_state, self.start[slots] + self.length[slots], state)
+        self._write("hidden_state", self._newest_rows(slice(self._slots + first, self._slots + stop)), state)
 
     def append(
         self,
@@ -157,14 +170,17 @@ class EpisodeStore(Replay):
         first, stop, _ = lanes.indices(self.lanes)
         slots = slice(self._slots + first, self._slots + stop)
         self._refuse_step(first, stop)
-        rows = self.start[slots] + self.length[slots]
+        rows = self._newest_rows(slots)
         for name, value in self._step_values(action, reward, hidden_reward).items():
-            self._write(name, self._rows[name], rows, value)
-        rows += 1
-        for name, target in self.obs.items():
-            self._write(name, target, rows, self._newest(next_obs[name]))
-        self.length[slots] += 1
+            self._write(name, rows, value)
+        rows = rows + 1
+        for name in self.obs:
+            self._write(f"obs.{name}", rows, self._newest(next_obs[name]))
         self._length[slots] += 1
+        if self._waiting is None:
+            self.length[slots] += 1
+        elif len(self._waiting["action"]) * (stop - first) >= _WAITING_ROWS:
+            self._write_waiting()
 
     def finish(self, lanes: Tensor, terminated: Tensor, success: Tensor | None = None) -> None:
         """Move open episodes into the ring. `lanes`: their numbers (on the CPU, or the device is waited for)."""
@@ -172,6 +188,7 @@ class EpisodeStore(Replay):
         for lane in numbers:
             if not self._length[self._slots + lane]:
                 raise LudusError(f"The episode of lane {lane} cannot be finished: it has no steps.")
+        self._write_waiting()
         terminated, success = self._here(terminated), None if success is None else self._here(success)
         for i, lane in enumerate(numbers):
             begin, steps = self._start[self._slots + lane], int(self._length[self._slots + lane])
@@ -235,9 +252,31 @@ class EpisodeStore(Replay):
                 "limit with --env.max-steps."
             )
 
-    def _write(self, name: str, target: Tensor, rows: Tensor, values: Tensor) -> None:
+    def _newest_rows(self, slots: slice) -> Tensor:
+        """Of open episodes, where the observations lie that were given last."""
+        return torch.from_numpy(self._start[slots] + self._length[slots])
+
+    def _write(self, name: str, rows: Tensor, values: Tensor) -> None:
+        """Into rows that the host has named; no two writes that wait go to the same."""
+        target = self._rows[name]
         _check_bytes(name, target, values)
-        target.index_copy_(0, rows, self._here(values).to(target.dtype))
+        if self._waiting is None:
+            target.index_copy_(0, self._here(rows), self._here(values).to(target.dtype))
+        else:
+            self._waiting.setdefault(name, []).append((rows, values.clone()))
+
+    def _write_waiting(self) -> None:
+        if not self._waiting:
+            return
+        for name, writes in self._waiting.items():
+            rows, values = (self._pinned(torch.cat(parts)) for parts in zip(*writes, strict=True))
+            self._rows[name].index_copy_(0, self._here(rows), self._here(values).to(self._rows[name].dtype))
+        self.length[self._slots :].copy_(torch.from_numpy(self._length[self._slots :]), non_blocking=True)
+        self._waiting = {}
+
+    def _pinned(self, values: Tensor) -> Tensor:
+        """Ready for a copy to a GPU, which would wait for all work there if a large one came from other memory."""
+        return values.pin_memory() if self.device.type == "cuda" and not values.is_cuda else values
 
     def _here(self, values: Tensor) -> Tensor:
         """On the store's device. Work on a GPU keeps its order, so a copy to it need not be waited for."""

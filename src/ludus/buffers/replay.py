@@ -4,6 +4,7 @@ A table has a slot for every episode. Rows of observations, actions and rewards 
 """
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -79,6 +80,10 @@ class Replay(ABC):
     @abstractmethod
     def begin_all(self, obs: Tensor, lanes: slice = ALL) -> None:
         """First observations of new episodes; episodes that were not finished are forgotten."""
+
+    def written_together(self) -> AbstractContextManager[None]:
+        """Steps that are recorded in here may be written only when it is left; nothing is drawn in here."""
+        return nullcontext()
 
     @abstractmethod
     def record(self, action: Tensor, step: Step, hidden_reward: Tensor | None = None, lanes: slice = ALL) -> None:

@@ -49,6 +49,25 @@ class FlashPass(NamedTuple):
     batch_statistics: bool
 
 
+class FoldedLayers:
+    """A single network that only acts. One row after the other takes a third of the time."""
+
+    def __init__(self, layers: list[tuple[Tensor, Tensor]], rms_scale: Tensor) -> None:
+        """Of each layer what is added, and its weights [inputs, outputs]."""
+        self._first, *inside = layers
+        self._blocks = list(zip(inside[::2], inside[1::2], strict=True))
+        self._rms_scale = rms_scale
+
+    def act(self, x: Tensor) -> Tensor:
+        """[rows, inputs] → [rows, width]"""
+        bias, weight = self._first
+        x = torch.addmm(bias, x, weight)
+        for (bias, weight), (second_bias, second) in self._blocks:
+            inside = torch.addmm(bias, x, weight).relu_()
+            x = x + torch.addmm(second_bias, inside, second).relu_()
+        return x * (x.square().mean(-1, keepdim=True) + _RMS_EPS).rsqrt() * self._rms_scale
+
+
 class FlashLayers(nn.Module):
     """`copies` networks up to their heads. Their parameters are to be projected after every optimiser step."""
 
@@ -140,6 +159,19 @@ class FlashLayers(nn.Module):
             inside = normed(i, F.linear(x, weights[i])).relu()
             x = x + normed(i + 1, F.linear(inside, weights[i + 1])).relu()
         return x * (x.square().mean(-1, keepdim=True) + _RMS_EPS).rsqrt() * scales[-1]
+
+    def folded(self) -> "FoldedLayers":
+        """The same as `act`, for as long as nothing is learned: every batch norm is part of a linear layer."""
+        scales, running = self.split_norms(self.norms.detach()), self._running()
+        weights = [weight.detach()[0] for weight in self.weights]
+        norms = []  # of each what it multiplies by, and what it adds
+        for i, (mean, variance) in enumerate(running):
+            scale = scales[2 * i] * (variance + _EPS).rsqrt()
+            norms.append((scale, scales[2 * i + 1] - mean * scale))
+        layers = [(weights[0] @ norms[0][1], weights[0] * norms[0][0])]
+        for weight, (scale, shift) in zip(weights[1:], norms[1:], strict=True):
+            layers.append((shift, weight * scale[:, None]))
+        return FoldedLayers([(bias, weight.t().contiguous()) for bias, weight in layers], scales[-1])
 
     def _running(self) -> list[tuple[Tensor, Tensor]]:
         """Mean and variance that each batch norm has seen."""

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from ludus.errors import ConfigError
 from ludus.policies.config import PolicyConfig
-from ludus.policies.flash_layers import FlashLayers
+from ludus.policies.flash_layers import FlashLayers, FoldedLayers
 from ludus.policies.policy import MakeNetwork
 from ludus.policies.reader import Prepared, Reader
 from ludus.policies.replay_heads import FlashHead
@@ -19,9 +19,14 @@ class FlashEncoder(nn.Module):
         super().__init__()
         self.reader, self.features = reader, width
         self.layers = FlashLayers(1, reader.numbers, width, blocks)
+        self._folded: FoldedLayers | None = None
+
+    def fold(self) -> None:
+        self._folded = self.layers.folded()
 
     def forward(self, x: Prepared) -> Tensor:
-        return self.layers.act(self.reader.numbers_of(x))
+        layers = self._folded or self.layers
+        return layers.act(self.reader.numbers_of(x))
 
 
 class FlashPolicy(ReplayPolicy):
@@ -38,6 +43,9 @@ class FlashPolicy(ReplayPolicy):
             raise ConfigError(f"FlashSAC has layers of its own, which see vectors: with {given} take --algo sac.")
         self.encoder = FlashEncoder(readers[0], *block_shape(self.config))
         return WrittenTrunk(self.encoder, None, None)  # type: ignore[arg-type]
+
+    def settle(self) -> None:
+        self.encoder.fold()
 
     def critic_reader(self) -> Reader:
         """What the critics see of a row, which may be more."""

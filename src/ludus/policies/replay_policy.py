@@ -118,6 +118,9 @@ class ReplayPolicy(Policy):
         config = dataclasses.replace(self.config, actor_parts=self.config.critic_parts)
         return ReplayPolicy(self.kind, self.obs_space, self.action_space, config)
 
+    def settle(self) -> None:
+        """Work out what can be known beforehand. Its weights change only right before this is called again."""
+
     def learned_parts(self) -> list[str]:
         """Names of the parts of an observation that actor or critics see, and a mask."""
         config, names = self.config, [part.name for part in parts_of(self.obs_space)]

@@ -57,10 +57,12 @@ class CollectedReturns:
         self._returns = torch.zeros(rows, dtype=torch.float64, device=factor.device)  # of the episodes so far
 
     def add(self, reward: Tensor, done: Tensor, lanes: slice) -> None:
-        """A step of the environments of these lanes."""
-        returns = self._returns[lanes].mul_(self._gamma).add_(reward)
-        self._factor.add(returns)
-        returns.masked_fill_(done, 0.0)
+        """Steps [steps, rows] of the environments of these lanes."""
+        returns, passed = self._returns[lanes], []
+        for paid, ended in zip(reward, done, strict=True):
+            passed.append(returns.mul_(self._gamma).add_(paid).clone())
+            returns.masked_fill_(ended, 0.0)
+        self._factor.add(torch.stack(passed))
 
     def state(self) -> State:
         return {"returns": self._returns.clone()}

@@ -1,8 +1,9 @@
 """Fills a replay: the policy explores, and whole episodes and open ones are there to be learned from."""
 
+import contextlib
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -62,7 +63,7 @@ class Follower(Protocol):
     """Is told of every step, in the order of collecting."""
 
     def add(self, reward: Tensor, done: Tensor, lanes: slice) -> None:
-        """Of the environments of these lanes."""
+        """[steps, rows] of the environments of these lanes."""
 
     def state(self) -> State: ...
 
@@ -82,6 +83,7 @@ class _Group:
         self.action: Tensor | None = None  # in the head's units, while the environments step
         self.state = policy.start(env.num_rows)  # what the policy remembers, before it acts
         self.next_state = self.state  # and after that
+        self.untold: list[tuple[Tensor, Tensor]] | None = None  # rewards and ends that a follower will be told of
 
     def saved(self) -> State:
         remembered = {"state": self.state.clone()} if self.state.numel() else {}
@@ -141,19 +143,37 @@ class ReplayCollector:
         if self.store.recorded_by_graphs and self._watcher is None:
             self._collect_on_device(drawn, at_random, on_step)
             return
-        for t in range(steps):
+        with self.store.written_together(), self._told_together():
+            for t in range(steps):
+                for group in self.groups:
+                    started = time.perf_counter()
+                    group.action = self._choose(policy, group, drawn[t, group.lanes], at_random)
+                    group.env.begin_step(head.to_env(group.action))
+                    self.timing.act += time.perf_counter() - started
+                for group in self.groups:
+                    started = time.perf_counter()
+                    step = group.env.end_step()
+                    self.timing.simulate += time.perf_counter() - started
+                    self._refuse_non_finite(group.env, step)
+                    self._record(group, step)
+                on_step(t)
+
+    @contextlib.contextmanager
+    def _told_together(self) -> Iterator[None]:
+        """What follows the steps that are made in here is told of all of them at the end."""
+        if self._follower is None:
+            yield
+            return
+        for group in self.groups:
+            group.untold = []
+        try:
+            yield
+        finally:
             for group in self.groups:
-                started = time.perf_counter()
-                group.action = self._choose(policy, group, drawn[t, group.lanes], at_random)
-                group.env.begin_step(head.to_env(group.action))
-                self.timing.act += time.perf_counter() - started
-            for group in self.groups:
-                started = time.perf_counter()
-                step = group.env.end_step()
-                self.timing.simulate += time.perf_counter() - started
-                self._refuse_non_finite(group.env, step)
-                self._record(group, step)
-            on_step(t)
+                if group.untold:
+                    reward, done = map(torch.stack, zip(*group.untold, strict=True))
+                    self._follower.add(reward, done, group.lanes)
+                group.untold = None
 
     def _collect_on_device(self, drawn: Tensor, at_random: bool, on_step: Callable[[int], None]) -> None:
         """Without waiting for the device: acting, stepping and recording are one graph."""
@@ -198,8 +218,10 @@ class ReplayCollector:
         if self._watcher is not None:
             self._watcher(step, group.stats, None)
         group.stats.update(step)
-        if self._follower is not None:
-            self._follower.add(step.reward, step.done, group.lanes)
+        if group.untold is not None:
+            group.untold.append((step.reward.clone(), step.done.clone()))
+        elif self._follower is not None:
+            self._follower.add(step.reward[None], step.done[None], group.lanes)
         assert group.action is not None
         if self.actor.policy.recurrent:
             assert isinstance(self.store, EpisodeStore)
@@ -345,6 +367,7 @@ class _LaggingCopy:
             self._arrived[place].synchronize()
         for here, host in zip(self._copies, self._on_the_way[place], strict=True):
             here.data.copy_(host)
+        self.policy.settle()
         return self.policy
 
 
