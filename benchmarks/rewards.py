@@ -3,7 +3,7 @@
 python benchmarks/rewards.py             from vectors, three seeds: a minute
 python benchmarks/rewards.py --images    from one camera, 64 × 64: minutes a seed
 python benchmarks/rewards.py --policies  policies from them: imitation of all, of successes, and joint learning
-python benchmarks/rewards.py --policies --images    the same, seen in two images of 32 × 32: an hour a seed
+python benchmarks/rewards.py --policies --images --jobs 2    the same, seen in two images of 32 × 32: an hour
 """
 
 import argparse
@@ -58,12 +58,16 @@ SEEN: dict[bool, dict[str, Any]] = {
         "env.image_size": 32,
         "policy.actor_parts": ["agentview", "eye_in_hand"],
         "policy.critic_parts": ["state"],
+        "policy.cnn": "residual",
         "policy.image_features": 64,
         "replay.batch_size": 64,
+        "replay.average": 500,
+        "td3.policy_delay": 1,
     },
 }
+BATCHES = {False: 5_000, True: 3_000}
 # From images a tutor learns alone first. Then the policy makes as many updates as it does by imitation.
-TUTOR, ALONE = {"td3.tutor": 0.75}, 4
+TUTOR_BATCHES = 34_000
 STARTS = 200
 
 
@@ -80,8 +84,10 @@ def policies(data: Path, folder: Path, images: bool, seeds: int, batches: int, j
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         started = {}
         for name, settings in POLICIES.items():
-            taught = images and name == "joint"
-            seen, count = SEEN[images] | settings | (TUTOR if taught else {}), batches * (ALONE if taught else 1)
+            seen, count = SEEN[images] | settings, batches
+            if images and name == "joint":
+                count += TUTOR_BATCHES
+                seen |= {"td3.tutor": TUTOR_BATCHES / count, "td3.policy_delay": 2}
             started[name] = [
                 pool.submit(measure_policy, data, folder / f"{name} {seed}", seen, seed, count)
                 for seed in range(seeds)
@@ -112,7 +118,7 @@ def main() -> int:
     parser.add_argument("--episodes", type=int, default=0, help="0: 400, with images 240")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--policies", action="store_true")
-    parser.add_argument("--batches", type=int, default=5_000, help="of policies")
+    parser.add_argument("--batches", type=int, default=0, help="of policies; 0: 5,000, with images 3,000")
     parser.add_argument("--jobs", type=int, default=1, help="policies that are trained at a time")
     arguments = parser.parse_args()
     episodes = arguments.episodes or (240 if arguments.images and not arguments.policies else 400)
@@ -121,9 +127,8 @@ def main() -> int:
         pixels = 32 if arguments.policies else 64
         record("scripted", data, RecordConfig(episodes=episodes, images=pixels if arguments.images else 0))
         if arguments.policies:
-            return policies(
-                data, Path(folder), arguments.images, arguments.seeds, arguments.batches, arguments.jobs
-            )
+            batches = arguments.batches or BATCHES[arguments.images]
+            return policies(data, Path(folder), arguments.images, arguments.seeds, batches, arguments.jobs)
         settings = IMAGES if arguments.images else VECTORS
         found = []
         for seed in range(arguments.seeds):
