@@ -6,6 +6,7 @@ python benchmarks/replay.py --only FlashSAC    with batches of 512, twice those 
 python benchmarks/replay.py --device cuda --only FlashSAC --processes 6     six at once: start NVIDIA's MPS before,
     and keep each to a part of the GPU by CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25
 python benchmarks/replay.py --stepping half-cheetah    FlashSAC while 1,024 environments step on the same GPU
+python benchmarks/replay.py --collecting gym:HalfCheetah-v4    what a step of one environment on a CPU costs
 """
 
 import argparse
@@ -34,6 +35,7 @@ from ludus.policies.flash_policy import FlashPolicy
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
 from ludus.training.device import PRECISIONS, find_device
+from ludus.training.timing import Timing
 
 OBS, ACTIONS, EPISODE = 17, 6, 1000  # HalfCheetah
 MANY = 1_024  # environments on a GPU
@@ -127,6 +129,29 @@ def measure_stepping(preset: str, precision: str, ratio: int, batch_size: int, i
     job.close()
 
 
+def measure_collecting(preset: str, device: str, repeats: int, steps: int = 1_000) -> None:
+    """Steps without any learning: how long each takes, and what of it. The policy learns on `device`."""
+    overrides: dict[str, Any] = {"device": device, "replay.capacity": 10 * steps, "env.num_envs": 1}
+    config = apply_overrides(find_preset(preset, "flash-sac").config, overrides)
+    assert isinstance(config, FlashTrainConfig)
+    job = make_flash_job(config, find_device(device))
+    assert isinstance(job, FlashJob)
+    collector, measured = job.collector, []
+    for _ in range(repeats + 1):
+        collector.timing = Timing()
+        started = time.perf_counter()
+        for _ in range(steps // 100):  # as many as an iteration
+            collector.collect(100, at_random=False)
+            collector.actor.note()
+        whole = time.perf_counter() - started
+        parts = collector.timing.act, collector.timing.simulate
+        measured.append((whole, *parts, whole - sum(parts)))
+    whole, act, simulate, record = (1e6 * second / steps for second in min(measured[1:]))
+    parts_of_it = f"{act:.0f} act, {simulate:.0f} simulate, {record:.0f} else"
+    print(f"{preset}: {1e6 / whole:.0f} steps/s; µs of a step: {parts_of_it}")
+    job.close()
+
+
 def seconds_of(work: Callable[[], object]) -> float:
     torch.cuda.synchronize()
     started = time.perf_counter()
@@ -185,8 +210,14 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="at once; how fast all are together")
     parser.add_argument("--stepping", default="", metavar="PRESET", help="FlashSAC while 1,024 of these step")
     parser.add_argument("--ratio", type=int, default=4, help="of --stepping: batches for every 1,024 steps")
+    parser.add_argument(
+        "--collecting", default="", metavar="PRESET", help="steps of one of these, without learning"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.collecting:
+        measure_collecting(arguments.collecting, arguments.device, arguments.repeats)
+        return
     if arguments.stepping:
         measure_stepping(arguments.stepping, arguments.precision, arguments.ratio, 2_048, 20)
         return

@@ -278,12 +278,12 @@ def test_a_policy_that_only_acts_folds_its_norms_into_its_layers() -> None:
         layers.variances.copy_(torch.rand(layers.variances.shape, generator=g) + 0.1)
         x = torch.randn((7, layers.inputs), generator=g)
         before = policy.encoder(x)
-        policy.settle()
-        torch.testing.assert_close(policy.encoder(x), before, rtol=1e-5, atol=1e-5)
-        layers.means.add_(1.0)
-        assert not torch.allclose(layers.act(x), before, atol=1e-2)
-        policy.settle()
-        torch.testing.assert_close(policy.encoder(x), layers.act(x), rtol=1e-5, atol=1e-5)
+        with policy.settled():
+            torch.testing.assert_close(policy.encoder(x), before, rtol=1e-5, atol=1e-5)
+        layers.means.add_(1.0)  # what was learned since then counts
+        assert not torch.allclose(policy.encoder(x), before, atol=1e-2)
+        with policy.settled():
+            torch.testing.assert_close(policy.encoder(x), layers.act(x), rtol=1e-5, atol=1e-5)
 
 
 def test_noise_is_held_for_n_steps_as_often_as_one_over_n_squared() -> None:

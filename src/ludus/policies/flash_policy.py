@@ -1,5 +1,8 @@
 """FlashSAC's policy: normed, residual layers that see vectors."""
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
 from torch import Tensor, nn
 
 from ludus.errors import ConfigError
@@ -21,8 +24,13 @@ class FlashEncoder(nn.Module):
         self.layers = FlashLayers(1, reader.numbers, width, blocks)
         self._folded: FoldedLayers | None = None
 
-    def fold(self) -> None:
+    @contextmanager
+    def folded(self) -> Iterator[None]:
         self._folded = self.layers.folded()
+        try:
+            yield
+        finally:
+            self._folded = None
 
     def forward(self, x: Prepared) -> Tensor:
         layers = self._folded or self.layers
@@ -44,8 +52,8 @@ class FlashPolicy(ReplayPolicy):
         self.encoder = FlashEncoder(readers[0], *block_shape(self.config))
         return WrittenTrunk(self.encoder, None, None)  # type: ignore[arg-type]
 
-    def settle(self) -> None:
-        self.encoder.fold()
+    def settled(self) -> AbstractContextManager[None]:
+        return self.encoder.folded()
 
     def critic_reader(self) -> Reader:
         """What the critics see of a row, which may be more."""

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import itertools
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import gymnasium as gym
@@ -118,8 +119,9 @@ class ReplayPolicy(Policy):
         config = dataclasses.replace(self.config, actor_parts=self.config.critic_parts)
         return ReplayPolicy(self.kind, self.obs_space, self.action_space, config)
 
-    def settle(self) -> None:
-        """Work out what can be known beforehand. Its weights change only right before this is called again."""
+    def settled(self) -> AbstractContextManager[None]:
+        """In here its weights stay as they are: it may work out beforehand what makes acting faster."""
+        return nullcontext()
 
     def learned_parts(self) -> list[str]:
         """Names of the parts of an observation that actor or critics see, and a mask."""

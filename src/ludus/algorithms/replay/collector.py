@@ -143,7 +143,7 @@ class ReplayCollector:
         if self.store.recorded_by_graphs and self._watcher is None:
             self._collect_on_device(drawn, at_random, on_step)
             return
-        with self.store.written_together(), self._told_together():
+        with policy.settled(), self.store.written_together(), self._told_together():
             for t in range(steps):
                 for group in self.groups:
                     started = time.perf_counter()
@@ -367,7 +367,6 @@ class _LaggingCopy:
             self._arrived[place].synchronize()
         for here, host in zip(self._copies, self._on_the_way[place], strict=True):
             here.data.copy_(host)
-        self.policy.settle()
         return self.policy
 
 
