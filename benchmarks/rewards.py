@@ -92,18 +92,16 @@ def policies(data: Path, folder: Path, images: bool, seeds: int, batches: int, j
                 pool.submit(measure_policy, data, folder / f"{name} {seed}", seen, seed, count)
                 for seed in range(seeds)
             ]
-        return _tell_policies({name: [run.result() for run in runs] for name, runs in started.items()})
-
-
-def _tell_policies(measured: dict[str, list[float]]) -> int:
-    means = []
-    for name, shares in measured.items():
-        means.append(statistics.mean(shares))
-        each = ", ".join(f"{100 * share:.1f}" for share in shares)
-        print(f"{name:24} {100 * means[-1]:5.1f} % of {STARTS} new starts ({each})", flush=True)
+        means = [_tell_policy(name, [run.result() for run in runs]) for name, runs in started.items()]
     *others, joint = means
     print(f"joint learning is {'better: ok' if joint > max(others) else 'not better: MISSED'}")
     return 0 if joint > max(others) else 1
+
+
+def _tell_policy(name: str, shares: list[float]) -> float:
+    mean, each = statistics.mean(shares), ", ".join(f"{100 * share:.1f}" for share in shares)
+    print(f"{name:24} {100 * mean:5.1f} % of {STARTS} new starts ({each})", flush=True)
+    return mean
 
 
 def measure(data: Path, folder: Path, settings: dict[str, Any], seed: int) -> dict[str, float]:
