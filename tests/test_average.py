@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 import ludus
 from ludus.algorithms.replay.average import AveragedPolicy
+from ludus.errors import ConfigError
 from ludus.policies.config import PolicyConfig
 from ludus.policies.factory import make_replay_policy
 from ludus.policies.replay_policy import ReplayPolicy
@@ -64,11 +65,9 @@ def test_the_mean_is_of_all_at_first_and_then_forgets(algo: str) -> None:
     for iteration in range(12):
         change(newest, iteration)
         made += 10
-        average.follow(10, made)
+        average.follow(10)
         share = max(10 / made, 1 - math.exp(-10 / horizon))
         mean = (1 - share) * mean + share * numbers_of(newest)
-        if made <= horizon:
-            assert share == 10 / made
     np.testing.assert_allclose(numbers_of(average.policy), mean, rtol=1e-5)
 
 
@@ -112,9 +111,43 @@ def test_what_learns_is_not_changed_by_it_and_what_is_saved_is_the_mean(algo: st
     assert any(mean[name] != value for name, value in weights.items())
 
 
-def test_a_run_that_starts_from_a_mean_learns_on_with_it(tmp_path: Path) -> None:
-    first = train(tmp_path / "first", "sac", 50)
-    standing = {"start_from": str(first), "replay.learning_rate": 1e-12}
-    second = train(tmp_path / "second", "sac", 50, **standing)
-    begun, learned = newest_policy(first), newest_policy(second)
-    np.testing.assert_allclose(numbers_of(learned), numbers_of(begun), atol=1e-6)
+FAST: dict[str, Any] = {"replay.learning_rate": 1e-2}
+SHARED: dict[str, Any] = {
+    "policy.memory": "gru",
+    "policy.memory_size": 8,
+    "replay.segment": 4,
+    "replay.burn_in": 4,
+}
+STANDING: dict[str, Any] = {"replay.learning_rate": 1e-12}
+
+
+@pytest.mark.parametrize("average", [0, 50])
+@pytest.mark.parametrize("shared", [{}, SHARED], ids=["apart", "shared encoder"])
+@pytest.mark.parametrize("algo", ["sac", "td3"])
+def test_a_run_that_starts_from_a_mean_learns_on_with_it(
+    algo: str, shared: dict[str, Any], average: int, tmp_path: Path
+) -> None:
+    first = train(tmp_path / "first", algo, 50, **shared, **FAST)
+    second = train(tmp_path / "second", algo, average, **shared, **STANDING, start_from=f"{first}@newest")
+    assert_same_weights(newest_policy(second), newest_policy(first))
+
+
+@pytest.mark.parametrize("shared", [{}, SHARED], ids=["apart", "shared encoder"])
+def test_a_run_that_goes_on_without_a_mean_goes_on_with_what_learned(
+    shared: dict[str, Any], tmp_path: Path
+) -> None:
+    plain, averaged = (train(tmp_path / str(n), "sac", n, **shared, **FAST) for n in (0, 50))
+    more = {"replay.average": 0, "loop.total_steps": 220, **STANDING}
+    ludus.resume(averaged, console=Console("quiet"), overrides=more)
+    assert_same_weights(newest_policy(averaged), newest_policy(plain))
+
+
+def assert_same_weights(one: ReplayPolicy, other: ReplayPolicy) -> None:
+    weights = dict(other.named_parameters())
+    for name, value in one.named_parameters():
+        torch.testing.assert_close(value, weights[name], rtol=0, atol=1e-6)
+
+
+def test_a_mean_of_less_than_an_iteration_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--replay\.average 10 is too short for a mean: give more than the 10"):
+        train(tmp_path / "run", "sac", 10)

@@ -25,7 +25,7 @@ from ludus.buffers.replay import ALL, Field, Fields, Replay, SequenceDraw, Trans
 from ludus.envs.vec import State, Step
 from ludus.errors import CheckpointError, EnvError, LudusError
 
-_WAITING_ROWS = 1024  # at most about so many steps wait to be written together: images are large
+_WAITING_BYTES = 2**24  # at most about so much waits to be written together: images are large
 _KEYS_AT_ONCE = 4_000_000  # random keys, of which the choice without replacement needs one for every step
 _SIZES = ("capacity", "lanes", "longest")
 _PLAIN = (*_SIZES, "steps", "episodes", "total_episodes_added", "_first", "_head")
@@ -84,6 +84,7 @@ class EpisodeStore(Replay):
         self._begun = np.zeros(lanes, bool)
         # Rows and values that wait to be written, by name; None: all is written at once.
         self._waiting: dict[str, list[tuple[Tensor, Tensor]]] | None = None
+        self._waiting_bytes = 0
         self._first, self._head = 0, 0  # slot of the oldest finished episode; the row after the newest
         self.start.copy_(torch.from_numpy(self._start))
         self.success.fill_(math.nan)
@@ -121,8 +122,10 @@ class EpisodeStore(Replay):
         try:
             yield
         finally:
-            self._write_waiting()
-            self._waiting = None
+            try:
+                self._write_waiting()
+            finally:
+                self._waiting = None
 
     def record(self, action: Tensor, step: Step, hidden_reward: Tensor | None = None, lanes: slice = ALL) -> None:
         """Waits for the device, to know which episodes ended."""
@@ -179,7 +182,7 @@ class EpisodeStore(Replay):
         self._length[slots] += 1
         if self._waiting is None:
             self.length[slots] += 1
-        elif len(self._waiting["action"]) * (stop - first) >= _WAITING_ROWS:
+        elif self._waiting_bytes >= _WAITING_BYTES:
             self._write_waiting()
 
     def finish(self, lanes: Tensor, terminated: Tensor, success: Tensor | None = None) -> None:
@@ -264,6 +267,7 @@ class EpisodeStore(Replay):
             target.index_copy_(0, self._here(rows), self._here(values).to(target.dtype))
         else:
             self._waiting.setdefault(name, []).append((rows, values.clone()))
+            self._waiting_bytes += values.nbytes
 
     def _write_waiting(self) -> None:
         if not self._waiting:
@@ -271,8 +275,9 @@ class EpisodeStore(Replay):
         for name, writes in self._waiting.items():
             rows, values = (self._pinned(torch.cat(parts)) for parts in zip(*writes, strict=True))
             self._rows[name].index_copy_(0, self._here(rows), self._here(values).to(self._rows[name].dtype))
-        self.length[self._slots :].copy_(torch.from_numpy(self._length[self._slots :]), non_blocking=True)
-        self._waiting = {}
+        lengths = torch.from_numpy(self._length[self._slots :].copy())
+        self.length[self._slots :].copy_(self._pinned(lengths), non_blocking=True)
+        self._waiting, self._waiting_bytes = {}, 0
 
     def _pinned(self, values: Tensor) -> Tensor:
         """Ready for a copy to a GPU, which would wait for all work there if a large one came from other memory."""

@@ -50,10 +50,11 @@ class FlashPass(NamedTuple):
 
 
 class FoldedLayers:
-    """A single network that only acts. One row after the other takes a third of the time."""
+    """A single network that only acts. For one row it takes a third of the time that `FlashLayers.act` does."""
 
-    def __init__(self, layers: list[tuple[Tensor, Tensor]], rms_scale: Tensor) -> None:
-        """Of each layer what is added, and its weights [inputs, outputs]."""
+    def __init__(self, mean: Tensor, layers: list[tuple[Tensor, Tensor]], rms_scale: Tensor) -> None:
+        """What is subtracted from the inputs; of each layer what is added, and its weights [inputs, outputs]."""
+        self._mean = mean
         self._first, *inside = layers
         self._blocks = list(zip(inside[::2], inside[1::2], strict=True))
         self._rms_scale = rms_scale
@@ -61,7 +62,7 @@ class FoldedLayers:
     def act(self, x: Tensor) -> Tensor:
         """[rows, inputs] → [rows, width]"""
         bias, weight = self._first
-        x = torch.addmm(bias, x, weight)
+        x = torch.addmm(bias, x - self._mean, weight)
         for (bias, weight), (second_bias, second) in self._blocks:
             inside = torch.addmm(bias, x, weight).relu_()
             x = x + torch.addmm(second_bias, inside, second).relu_()
@@ -164,14 +165,16 @@ class FlashLayers(nn.Module):
         """The same as `act`, for as long as nothing is learned: every batch norm is part of a linear layer."""
         scales, running = self.split_norms(self.norms.detach()), self._running()
         weights = [weight.detach()[0] for weight in self.weights]
-        norms = []  # of each what it multiplies by, and what it adds
-        for i, (mean, variance) in enumerate(running):
-            scale = scales[2 * i] * (variance + _EPS).rsqrt()
-            norms.append((scale, scales[2 * i + 1] - mean * scale))
-        layers = [(weights[0] @ norms[0][1], weights[0] * norms[0][0])]
-        for weight, (scale, shift) in zip(weights[1:], norms[1:], strict=True):
-            layers.append((shift, weight * scale[:, None]))
-        return FoldedLayers([(bias, weight.t().contiguous()) for bias, weight in layers], scales[-1])
+        factors = [scales[2 * i] * (variance + _EPS).rsqrt() for i, (_, variance) in enumerate(running)]
+        # Inputs may be large beside their spread: their mean is taken off before anything is multiplied.
+        biases = [weights[0] @ scales[1]]
+        biases += [scales[2 * i + 1] - running[i][0] * factors[i] for i in range(1, len(weights))]
+        folded = [
+            weights[0] * factors[0],
+            *(w * f[:, None] for w, f in zip(weights[1:], factors[1:], strict=True)),
+        ]
+        layers = zip(biases, (weight.t().contiguous() for weight in folded), strict=True)
+        return FoldedLayers(running[0][0], list(layers), scales[-1])
 
     def _running(self) -> list[tuple[Tensor, Tensor]]:
         """Mean and variance that each batch norm has seen."""

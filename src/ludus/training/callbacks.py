@@ -33,7 +33,7 @@ class Callback:
     """Override what you need. Returning False from a method ends the training after saving.
 
     `run` is the training: `run.log(name, value)` adds a metric, `run.step` is how many steps are done,
-    `run.policy` what acts, `run.config` the settings, `run.run_dir` the folder.
+    `run.policy` what is evaluated and saved, `run.config` the settings, `run.run_dir` the folder.
     """
 
     def on_start(self, run: "Trainer") -> bool | None:

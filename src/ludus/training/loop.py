@@ -125,7 +125,7 @@ class Trainer:
 
     @property
     def policy(self) -> Policy:
-        """What acts, for callbacks; a run that learns a reward alone has none."""
+        """What is evaluated and saved, for callbacks; a run that learns a reward alone has none."""
         policy = self.job.models["policy"]
         assert isinstance(policy, Policy)
         return policy

@@ -60,6 +60,9 @@ def start_from(job: Job, run: str) -> list[str]:
     if not any(part.weights for part in parts):
         raise ConfigError(f"--from {address}: no layer of it fits. {'; '.join(told)}.")
     beside = _take_beside(job, checkpoint) if not new and _same_kind(checkpoint, job) else []
+    if beside:  # which may share layers with a policy whose saved ones are a mean: those count
+        for name, model in job.models.items():
+            _take(checkpoint, name, model)
     job.begin_with_new_weights()
     along = f", with {' and '.join(beside)}" if beside else ""
     return [f"starts from {address}: {taken} tensors taken{along}", *(f"  {line}" for line in told)]

@@ -71,6 +71,11 @@ class Agent(ABC):
     def _moves_target(self, update: int) -> bool:
         return (update + 1) % self.config.train_target == 0
 
+    @property
+    def policy_learns(self) -> bool:
+        """Whether gradient steps change the policy now."""
+        return True
+
     def set_progress(self, fraction: float, acting: Head | None = None) -> None:  # noqa: B027 (most ignore it)
         """Told before each iteration how much of the training is done; `acting`: the head of a copy that acts."""
 
@@ -323,7 +328,9 @@ class TD3(Agent):
         self.target_policy, self.target_encoder, self.target_critics = actor, encoder, critics
 
     def kind_of(self, update: int) -> tuple[bool, ...]:
-        return self._moves_target(update), self._moves_actor(update), self._tutor_is_ready
+        if self._tutor_is_ready:
+            return (True,)
+        return False, self._moves_target(update), self._moves_actor(update)
 
     def _moves_actor(self, update: int) -> bool:
         return (update + 1) % self.td3.policy_delay == 0
@@ -331,10 +338,13 @@ class TD3(Agent):
     def set_progress(self, fraction: float, acting: Head | None = None) -> None:
         self._tutor_is_ready = 0 < self.td3.tutor <= fraction
 
+    @property
+    def policy_learns(self) -> bool:
+        return self.td3.tutor == 0 or self._tutor_is_ready
+
     def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
         n, x = len(batch.reward), batch.x
         if self._tutor_is_ready:
-            batch.await_reward()
             return self._imitate_tutor(x[:n], measured)
         limit = self.td3.target_noise_clip
         noise = (batch.noise[n:] * self.td3.target_noise).clamp_(-limit, limit)

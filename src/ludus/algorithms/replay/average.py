@@ -18,19 +18,20 @@ class AveragedPolicy:
     """
 
     def __init__(self, newest: ReplayPolicy, horizon: int) -> None:
-        """`horizon`: gradient steps after which the weights of then count 1/e of what they did."""
+        """Over the last `horizon` gradient steps, about: how much older weights count falls exponentially."""
         both_have = [newest.normalizer, *newest.head.buffers()]  # what is no weight: a schedule may change it
         self.policy = copy.deepcopy(newest, {id(part): part for part in both_have})
-        self._horizon = horizon
-        self._pairs = list(zip(_own_tensors(self.policy), _own_tensors(newest), strict=True))
+        self._horizon, self._made = horizon, 0  # gradient steps that were followed
+        self._pairs = list(zip(own_tensors(self.policy), own_tensors(newest), strict=True))
 
     @torch.no_grad()
-    def follow(self, made: int, of: int) -> None:
-        """`made` gradient steps were made since the last call, and `of` in all.
+    def follow(self, made: int) -> None:
+        """So many gradient steps were made since the last call.
 
-        Until there were as many as the horizon all count alike: so those of the very beginning are soon forgotten.
+        Until there were as many as the horizon all calls count alike, and the weights before the first do not.
         """
-        share = max(made / of, 1.0 - math.exp(-made / self._horizon))
+        self._made += made
+        share = max(made / self._made, 1.0 - math.exp(-made / self._horizon))
         for mean, newest in self._pairs:
             if mean.is_floating_point():
                 mean.lerp_(newest, share)
@@ -45,15 +46,21 @@ class AveragedPolicy:
 
     def state(self) -> State:
         """What a checkpoint of the mean does not hold: the policy that learns."""
-        return {"newest": [newest.detach().clone() for _, newest in self._pairs]}
+        return {"made": self._made, "newest": [newest.detach().clone() for _, newest in self._pairs]}
 
-    @torch.no_grad()
     def load_state(self, state: State) -> None:
-        for (_, newest), saved in zip(self._pairs, state["newest"], strict=True):
-            newest.copy_(saved)
+        self._made = state["made"]
+        load_newest([newest for _, newest in self._pairs], state)
 
 
-def _own_tensors(policy: ReplayPolicy) -> list[Tensor]:
+@torch.no_grad()
+def load_newest(weights: list[Tensor], state: State) -> None:
+    """The policy that learns, of the state that an `AveragedPolicy` saved."""
+    for newest, saved in zip(weights, state["newest"], strict=True):
+        newest.copy_(saved)
+
+
+def own_tensors(policy: ReplayPolicy) -> list[Tensor]:
     """Weights, and what layers know of their inputs: each once, also where two networks share it."""
     saved = policy.state_dict(keep_vars=True).items()
     own = [t for name, t in saved if isinstance(t, nn.Parameter) or not name.startswith(("normalizer.", "head."))]

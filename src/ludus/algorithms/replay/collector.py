@@ -1,9 +1,9 @@
 """Fills a replay: the policy explores, and whole episodes and open ones are there to be learned from."""
 
-import contextlib
 import copy
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Protocol
 
@@ -60,7 +60,7 @@ class FreshNoise:
 
 
 class Follower(Protocol):
-    """Is told of every step, in the order of collecting."""
+    """Is told of every step, those of each environment in their order."""
 
     def add(self, reward: Tensor, done: Tensor, lanes: slice) -> None:
         """[steps, rows] of the environments of these lanes."""
@@ -143,7 +143,9 @@ class ReplayCollector:
         if self.store.recorded_by_graphs and self._watcher is None:
             self._collect_on_device(drawn, at_random, on_step)
             return
-        with policy.settled(), self.store.written_together(), self._told_together():
+        # Where graphs do the same, unless they are watched, a step is what it is in a graph.
+        alone = self.store.recorded_by_graphs
+        with nullcontext() if alone else self._together(policy):
             for t in range(steps):
                 for group in self.groups:
                     started = time.perf_counter()
@@ -158,9 +160,14 @@ class ReplayCollector:
                     self._record(group, step)
                 on_step(t)
 
-    @contextlib.contextmanager
+    @contextmanager
+    def _together(self, policy: ReplayPolicy) -> Iterator[None]:
+        """What can be done for all steps that are made in here at once, is."""
+        with policy.settled(), self.store.written_together(), self._told_together():
+            yield
+
+    @contextmanager
     def _told_together(self) -> Iterator[None]:
-        """What follows the steps that are made in here is told of all of them at the end."""
         if self._follower is None:
             yield
             return

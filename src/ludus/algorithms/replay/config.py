@@ -46,8 +46,8 @@ class ReplayConfig:
     polyak: Annotated[float, Range(0, below=1)] = 0.995
     """What target networks keep of themselves at an update; 0 copies."""
     average: Annotated[int, Range(0, 10**9)] = 0
-    """Evaluate and save not the newest policy but the mean of its weights over about so many gradient steps, which
-    is seldom as bad as the worst of them; 0: the newest."""
+    """Evaluate and save the mean of the policy's weights over about so many gradient steps, once an iteration;
+    0: the newest weights."""
     longest: Annotated[int, Range(0, 10**9)] = 0
     """Longest episode the replay must hold, in steps; 0: what the environment says, else 1,000."""
     shift: Annotated[int, Range(-1, 1_000)] = -1
@@ -200,6 +200,10 @@ class ReplayTrainConfig(StoreTrainConfig):
             raise ConfigError(f"--replay.her {her:g} is no share: give 0 to 1, or -1 for the usual one.")
         if her > 0 and (why := self.why_no_hindsight):
             raise ConfigError(f"--replay.her {her:g} does not go with {why}: leave it out.")
+        average, batches = self.replay.average, self.replay.train_batches
+        if 0 < average <= batches:
+            wanted = f"more than the {batches:,} gradient steps of an iteration (--train-batches)"
+            raise ConfigError(f"--replay.average {average:,} is too short for a mean: give {wanted}, or 0.")
         if method != "none" and self.replay.n_step > 1:
             raise ConfigError(f"--replay.n-step must be 1 with --reward.method {method}, which pays step by step.")
         for name in _IMITATION:

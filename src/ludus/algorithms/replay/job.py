@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ludus import ranks
 from ludus.algorithms.replay.agents import Agent, make_agent
-from ludus.algorithms.replay.average import AveragedPolicy
+from ludus.algorithms.replay.average import AveragedPolicy, load_newest, own_tensors
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.hindsight import Hindsight
 from ludus.algorithms.replay.learner import ReplayLearner
@@ -75,10 +75,9 @@ class ReplayJob(StoreJob):
 
     def _learn(self, on_batch: Callable[[int], None]) -> dict[str, Tensor]:
         self._fit_units()
-        before = self.learner.updates
         metrics = super()._learn(on_batch)
-        if self._average is not None:
-            self._average.follow(self.learner.updates - before, self.learner.updates)
+        if self._average is not None and self.learner.agent.policy_learns:
+            self._average.follow(self.config.replay.train_batches)
         return metrics
 
     def _fit_units(self) -> None:
@@ -106,12 +105,17 @@ class ReplayJob(StoreJob):
 
     def load_state(self, state: State, iteration: int) -> bool:
         self._note_units()
-        if self._average is not None:
-            # A run that had no mean saved the policy that learns itself.
-            self._average.hand_back() if state.get("average") is None else self._average.load_state(
-                state["average"]
-            )
+        self._load_average(state.get("average"))
         return super().load_state(state, iteration)
+
+    def _load_average(self, saved: State | None) -> None:
+        """A run without a mean saved the policy that learns itself; one with a mean both."""
+        if self._average is not None and saved is not None:
+            self._average.load_state(saved)
+        elif self._average is not None:
+            self._average.hand_back()
+        elif saved is not None:
+            load_newest(own_tensors(self.policy), saved)
 
     def learned_beside(self) -> dict[str, tuple[str, Tensor]]:
         """What judges the policy, and how much it is to explore."""
