@@ -18,7 +18,7 @@ class AveragedPolicy:
     """
 
     def __init__(self, newest: ReplayPolicy, horizon: int) -> None:
-        """Over the last `horizon` gradient steps, about: how much older weights count falls exponentially."""
+        """A mean over about `horizon` gradient steps: how much weights count falls exponentially with their age."""
         both_have = [newest.normalizer, *newest.head.buffers()]  # what is no weight: a schedule may change it
         self.policy = copy.deepcopy(newest, {id(part): part for part in both_have})
         self._horizon, self._made = horizon, 0  # gradient steps that were followed
@@ -28,7 +28,7 @@ class AveragedPolicy:
     def follow(self, made: int) -> None:
         """So many gradient steps were made since the last call.
 
-        Until there were as many as the horizon all calls count alike, and the weights before the first do not.
+        Until the horizon is reached all weights since the first call count alike; those before it never count.
         """
         self._made += made
         share = max(made / self._made, 1.0 - math.exp(-made / self._horizon))

@@ -143,9 +143,8 @@ class ReplayCollector:
         if self.store.recorded_by_graphs and self._watcher is None:
             self._collect_on_device(drawn, at_random, on_step)
             return
-        # Where graphs do the same, unless they are watched, a step is what it is in a graph.
-        alone = self.store.recorded_by_graphs
-        with nullcontext() if alone else self._together(policy):
+        # Steps on a device that somebody watches are those that its graphs would make, to the last bit.
+        with nullcontext() if self.store.recorded_by_graphs else self._together(policy):
             for t in range(steps):
                 for group in self.groups:
                     started = time.perf_counter()
@@ -162,12 +161,13 @@ class ReplayCollector:
 
     @contextmanager
     def _together(self, policy: ReplayPolicy) -> Iterator[None]:
-        """What can be done for all steps that are made in here at once, is."""
+        """In here, what can be done once for all steps is not done for each."""
         with policy.settled(), self.store.written_together(), self._told_together():
             yield
 
     @contextmanager
     def _told_together(self) -> Iterator[None]:
+        """The follower hears of the steps that are made in here at the end."""
         if self._follower is None:
             yield
             return
