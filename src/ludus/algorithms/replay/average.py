@@ -18,7 +18,7 @@ class AveragedPolicy:
     """
 
     def __init__(self, newest: ReplayPolicy, horizon: int) -> None:
-        """A mean over about `horizon` gradient steps: how much weights count falls exponentially with their age."""
+        """A mean over about `horizon` gradient steps: older weights count exponentially less."""
         both_have = [newest.normalizer, *newest.head.buffers()]  # what is no weight: a schedule may change it
         self.policy = copy.deepcopy(newest, {id(part): part for part in both_have})
         self._horizon, self._made = horizon, 0  # gradient steps that were followed
