@@ -125,7 +125,7 @@ def page() -> str:
         "`6,092 (4,990…6,693)` is the mean of three seeds, the lowest and the highest. **MISSED** marks a bar "
         "that was not met. `benchmarks/results/` has single seeds and further trials; "
         "[all scripts](../benchmarks/README.md).",
-        "Rates move by a quarter with what else the host does; both sides of a ratio ran in turns.",
+        "Rates vary by a quarter with the host's load; ratios ran in turns.",
         table(["machine", ""], [[f"`{name}`", what] for name, what in machines.items()]),
     ]
     return "\n\n".join([*head, *(_section(result) for result in results().values())]) + "\n"
