@@ -284,10 +284,8 @@ def test_a_policy_that_only_acts_folds_its_norms_into_its_layers() -> None:
         assert not torch.allclose(policy.encoder(x), before, atol=1e-2)
         with policy.settled():
             torch.testing.assert_close(policy.encoder(x), layers.act(x), rtol=1e-5, atol=1e-5)
-        layers.means[: layers.inputs], layers.variances[: layers.inputs] = (
-            1000.0,
-            1e-4,
-        )  # large beside their spread
+        layers.means[: layers.inputs] = 1000.0  # inputs that are large beside their spread
+        layers.variances[: layers.inputs] = 1e-4
         x = 1000.0 + 0.01 * x
         expected = deepcopy(layers).double().act(x.double()).float()
         with policy.settled():
