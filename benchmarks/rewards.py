@@ -66,7 +66,7 @@ SEEN: dict[bool, dict[str, Any]] = {
     },
 }
 BATCHES = {False: 5_000, True: 3_000}
-# From images a tutor learns alone first. Then the policy makes as many updates as it does by imitation.
+# From images a tutor learns alone first. Then the policy makes as many updates as it does by plain imitation.
 TUTOR_BATCHES = 34_000
 STARTS = 200
 
@@ -80,10 +80,12 @@ def measure_policy(data: Path, folder: Path, settings: dict[str, Any], seed: int
     return evaluate_run(run, STARTS, deterministic=True).summary()["success_rate"]
 
 
-def policies(data: Path, folder: Path, images: bool, seeds: int, batches: int, jobs: int) -> int:
+def policies(data: Path, folder: Path, images: bool, seeds: int, batches: int, jobs: int, only: str) -> int:
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         started = {}
         for name, settings in POLICIES.items():
+            if only not in name:
+                continue
             seen, count = SEEN[images] | settings, batches
             if images and name == "joint":
                 count += TUTOR_BATCHES
@@ -93,6 +95,8 @@ def policies(data: Path, folder: Path, images: bool, seeds: int, batches: int, j
                 for seed in range(seeds)
             ]
         means = [_tell_policy(name, [run.result() for run in runs]) for name, runs in started.items()]
+    if only:
+        return 0
     *others, joint = means
     print(f"joint learning is {'better: ok' if joint > max(others) else 'not better: MISSED'}")
     return 0 if joint > max(others) else 1
@@ -116,6 +120,7 @@ def main() -> int:
     parser.add_argument("--episodes", type=int, default=0, help="0: 400, with images 240")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--policies", action="store_true")
+    parser.add_argument("--only", default="", help="policies whose name has this")
     parser.add_argument("--batches", type=int, default=0, help="of policies; 0: 5,000, with images 3,000")
     parser.add_argument("--jobs", type=int, default=1, help="policies that are trained at a time")
     arguments = parser.parse_args()
@@ -126,7 +131,8 @@ def main() -> int:
         record("scripted", data, RecordConfig(episodes=episodes, images=pixels if arguments.images else 0))
         if arguments.policies:
             batches = arguments.batches or BATCHES[arguments.images]
-            return policies(data, Path(folder), arguments.images, arguments.seeds, batches, arguments.jobs)
+            how = arguments.images, arguments.seeds, batches, arguments.jobs, arguments.only
+            return policies(data, Path(folder), *how)
         settings = IMAGES if arguments.images else VECTORS
         found = []
         for seed in range(arguments.seeds):

@@ -509,15 +509,18 @@ def test_dqn_learns_the_catch_from_pixels(tmp_path: Path) -> None:
 
 
 # Recorded episodes --------------------------------------------------------------------------------------
-def recorded(path: Path, algo: str, see: str, names: dict[str, str]) -> list[Any]:
-    """Good play in Minari's layout; `names` says what parts are called in the file. Returns all observations."""
+def recorded(path: Path, algo: str, see: str, names: dict[str, str], good: int = 12, bad: int = 0) -> list[Any]:
+    """Good play in Minari's layout; `names` says what parts are called in the file. Returns all observations.
+
+    After `good` episodes `bad` ones do the opposite.
+    """
     env = gym.make((CATCH if algo == "dqn" else DOT).removeprefix("gym:"), see=see)
     everything: list[Any] = []
     with h5py.File(path, "w") as file:
-        for number in range(12):
+        for number in range(good + bad):
             seen, actions, rewards, over = [env.reset(seed=number)[0]], [], [], False
             while not over:
-                actions.append(good_action(env.unwrapped, algo))
+                actions.append(good_action(env.unwrapped, algo) * (1 if number < good else -1))
                 obs, reward, terminated, truncated, _ = env.step(actions[-1])
                 seen.append(obs)
                 rewards.append(float(reward))

@@ -1,4 +1,4 @@
-"""A tutor: it learns from critics that see more than the policy does, and the policy learns to do the same."""
+"""A tutor learns with critics that see more than the policy does; the policy imitates what they value."""
 
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ import torch
 import ludus
 from ludus.algorithms.replay.agents import TD3, Batch, make_agent
 from ludus.algorithms.replay.config import ReplayConfig, TD3Config, TD3TrainConfig
-from ludus.data.config import DataConfig
-from ludus.data.reading import read_episodes
+from ludus.algorithms.replay.worth import worth_of_steps
+from ludus.buffers.episodes import EpisodeStore
 from ludus.envs.row_space import RowSpace
 from ludus.errors import ConfigError
 from ludus.policies.config import PolicyConfig
 from ludus.policies.factory import make_replay_policy
+from ludus.runs import evaluate_run
 from stopped_runs import StopAfter, assert_same_run
 from test_agents import Net, close, flat_gradient, generator, learn
 from test_replay_images import DOT, offline, recorded
@@ -60,18 +61,76 @@ def test_a_tutor_and_its_critics_learn_as_a_policy_that_sees_all_would() -> None
         assert torch.equal(weights, all_seeing.targets[name])
 
 
-def test_the_policys_gradient_is_that_of_its_distance_to_what_the_tutor_does() -> None:
+def test_the_policys_gradient_is_that_of_its_distance_to_recorded_actions() -> None:
     agent = agent_of(True, "known")
     agent.set_progress(0.5)
     for update in range(4):
         learn(agent, batch_of(10 + update), update)
     batch = batch_of(0)
-    pupil, tutor = Net(agent.policy, "tanh"), Net(agent.target_policy, "tanh")
+    pupil = Net(agent.policy, "tanh")
     before = batch.x[: len(batch.reward)].double()
-    loss = (pupil(before[:, :3]).tanh() - tutor(before).tanh().detach()).square().mean()
-    learn(agent, batch, 5)  # an update that moves the policy
+    loss = (pupil(before[:, :3]).tanh() - batch.action).square().mean()
+    learn(agent, batch, 5)
     assert agent.pupil_optimizer is not None
     close(agent.pupil_optimizer.grad, flat_gradient(loss, pupil))
+
+
+def test_a_judge_says_what_the_targets_value_recorded_actions_and_the_tutors_own() -> None:
+    agent, batch = agent_of(True, "known"), batch_of(0)
+    for update in range(4):
+        learn(agent, batch_of(10 + update), update)
+    x = batch.x[: len(batch.reward)]
+    recorded, own = agent.judge(x, batch.action)
+    actor, critics = Net(agent.target_policy, "tanh"), agent.target_critics
+    for told, action in ((recorded, batch.action), (own, actor(x.double()).tanh().float())):
+        both = critics.outputs(torch.cat([x, action], 1))[1]
+        assert torch.allclose(told, torch.minimum(*both), atol=1e-5)
+
+
+LENGTHS = (3, 7, 1, 5)
+
+
+def store_of(lengths: tuple[int, ...]) -> EpisodeStore:
+    """Episodes whose observations are the numbers of their rows."""
+    store = EpisodeStore({"obs": ((1,), torch.float32)}, ((1,), torch.float32), 64, 1, 8, "cpu")
+    row = 0.0
+    for length in lengths:
+        rows = torch.arange(row, row + length + 1)[:, None]
+        store.add({"obs": rows}, torch.zeros((length, 1)), torch.zeros(length), terminated=True)
+        row += length + 1
+    return store
+
+
+def test_steps_are_worth_what_a_slow_version_says() -> None:
+    g = generator(3)
+    store = store_of(LENGTHS)
+    recorded, own = torch.randn((2, store.steps + store.episodes), generator=g)
+    worth = worth_of_steps(store, lambda obs, _: (recorded[obs[:, 0].long()], own[obs[:, 0].long()]), 0.7)
+
+    first, later, advantage = 0, [], []
+    for length in LENGTHS:
+        for t in range(first, first + length):
+            later.append(max(float(own[i]) for i in range(t + 1, first + length + 1)))
+            advantage.append(float(recorded[t] - own[t]))
+        first += length + 1
+    ordered = sorted(later)
+    low, high = (ordered[int(edge * (len(later) - 1))] for edge in (0.05, 0.95))
+    z = (np.array(advantage) - np.mean(advantage)) / np.std(advantage)
+    weight = np.minimum(np.exp(0.7 * z), 20)
+    expected = weight / weight.mean() * (np.array(later) >= low + 0.9 * (high - low))
+    np.testing.assert_allclose(worth.numpy(), expected, rtol=1e-5)
+    assert 0 < np.count_nonzero(expected) < len(expected)
+
+
+def test_steps_are_drawn_as_often_as_they_are_worth() -> None:
+    store, g = store_of(LENGTHS), generator(0)
+    worth = torch.rand(store.steps, generator=g) * (torch.arange(store.steps) % 3 > 0)
+    drawn = store.draw_by_worth(40, 500, g, worth)
+    starts = np.cumsum([0, *LENGTHS[:-1]])
+    number = torch.from_numpy(starts)[drawn.slot] + drawn.t
+    often = torch.bincount(number.flatten(), minlength=store.steps) / number.numel()
+    assert bool((often[worth == 0] == 0).all())
+    assert torch.allclose(often, worth / worth.sum(), atol=0.015)
 
 
 def test_the_policy_waits_until_its_tutor_is_ready_which_then_rests() -> None:
@@ -92,18 +151,16 @@ def test_the_policy_waits_until_its_tutor_is_ready_which_then_rests() -> None:
     assert all(map(torch.equal, tutors, known))
 
 
-def test_a_pupil_that_sees_images_comes_to_act_as_good_play_that_was_recorded(tmp_path: Path) -> None:
-    recorded(tmp_path / "data.hdf5", "td3", "critic", {})
+def test_a_pupil_that_sees_images_does_as_good_play_and_not_as_bad_play_did(tmp_path: Path) -> None:
+    recorded(tmp_path / "data.hdf5", "td3", "critic", {}, good=60, bad=60)
     wide: dict[str, Any] = {"policy__image_features": 64, "policy__hidden": (64,), "replay__batch_size": 64}
-    wide |= {"replay__learning_rate": 1e-3, "replay__polyak": 0.9, "eval__every": 600}
-    halves = TAUGHT | {"td3__tutor": 0.5}
-    runs = [offline(tmp_path / f"{n}", "td3", loop__total_steps=n, **wide, **halves) for n in (8, 600)]
-    episodes = list(read_episodes(DataConfig(str(tmp_path / "data.hdf5"))))
-    before, after = (
-        np.mean([np.mean((policy.act({"image": e.obs["image"][:-1]}) - e.action) ** 2) for e in episodes])
-        for policy in map(ludus.load, runs)
+    wide |= {"replay__learning_rate": 1e-3, "replay__polyak": 0.9, "eval__every": 800, "loop__total_steps": 800}
+    taught = offline(tmp_path / "taught", "td3", **wide, **TAUGHT | {"td3__tutor": 0.5})
+    imitating = offline(
+        tmp_path / "imitating", "td3", **wide, **PARTS, env__kwargs={"see": "critic"}, replay__bc=0.01
     )
-    assert after < 0.7 * before, (after, before)
+    rewards = [evaluate_run(run, 20, deterministic=True).summary()["mean_reward"] for run in (taught, imitating)]
+    assert rewards[0] > 0.85 * rewards[1], rewards  # they are what the way to the target costs
 
 
 def test_a_resumed_run_with_a_tutor_is_the_same(tmp_path: Path) -> None:

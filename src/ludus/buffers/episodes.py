@@ -379,6 +379,15 @@ class EpisodeStore(Replay):
         number = (uniform * self.length[slots].sum()).long()
         return self._transitions(*self._locate(number, slots), n_step, gamma)
 
+    def draw_by_worth(
+        self, batches: int, n: int, generator: Generator, worth: Tensor, n_step: int = 1, gamma: float = 0.99
+    ) -> TransitionDraw:
+        """In proportion to `worth`, [steps] of the finished episodes one after the other."""
+        ends = worth.double().cumsum(0)
+        uniform = torch.rand((batches, n), dtype=torch.float64, generator=generator, device=self.device)
+        number = torch.searchsorted(ends, uniform * ends[-1], right=True)
+        return self._transitions(*self._locate(number, self._drawn_slots(open_too=False)), n_step, gamma)
+
     def draw_sequences(
         self, batches: int, m: int, k: int, generator: Generator, whole: bool = False
     ) -> SequenceDraw:

@@ -26,6 +26,7 @@ from ludus.algorithms.replay.config import (
     TD3Config,
     TD3TrainConfig,
 )
+from ludus.algorithms.replay.worth import advantage_weights
 from ludus.envs.vec import State
 from ludus.policies.heads import Head
 from ludus.policies.mlp import MLP
@@ -35,7 +36,6 @@ from ludus.policies.replay_policy import FlatParameters, ReplayPolicy, SharedEnc
 from ludus.policies.taped import TapedEncoder
 
 _NO_CLIP = float("inf")
-_MOST_WEIGHT = 20.0  # of a recorded action, where advantages decide
 CriticEncoder = MLP | SharedEncoder  # an MLP without layers, where critics see numbers as they are
 
 
@@ -133,7 +133,7 @@ class Agent(ABC):
     def _imitation(self, params: Tensor, recorded: Tensor, advantage: Tensor) -> Tensor:
         """The gradient of imitating recorded actions, those of a high advantage more than others."""
         gradient, strength = _imitation_gradient(params, recorded), self.config.advantage
-        return gradient * _imitation_weights(strength, advantage) if strength > 0 else gradient
+        return gradient * advantage_weights(strength, advantage)[:, None] if strength > 0 else gradient
 
     def _move(self, target: Tensor, source: Tensor) -> None:
         target.lerp_(source, 1.0 - self.config.polyak)
@@ -193,19 +193,6 @@ def _trust_in_critic(bc: float, q: Tensor) -> Tensor:
     """TD3+BC (Fujimoto & Gu 2021): the critic's say relative to imitation, whatever the size of its values."""
     size = ranks.add_up(q.abs().mean()) / ranks.size()
     return bc / size.clamp(min=1e-6)
-
-
-def _imitation_weights(strength: float, advantage: Tensor) -> Tensor:
-    """[n, 1] how much each recorded action is imitated, 1 on average: exp(strength × advantage in spreads).
-
-    Weighted by the critics' advantages a policy leaves out what was recorded in vain (AWR, Peng et al. 2019; CRR,
-    Wang et al. 2020), and never asks the critics about actions that nobody recorded.
-    """
-    mean = ranks.add_up(advantage.mean()) / ranks.size()
-    centred = advantage - mean
-    spread = (ranks.add_up(centred.square().mean()) / ranks.size()).sqrt().clamp(min=1e-6)
-    weight = (centred * (strength / spread)).exp().clamp(max=_MOST_WEIGHT)
-    return (weight / (ranks.add_up(weight.mean()) / ranks.size()))[:, None]
 
 
 class SAC(Agent):
@@ -300,8 +287,8 @@ def _optimizer_of(policy: ReplayPolicy) -> FlatAdam:
 class TD3(Agent):
     """Twin delayed DDPG (Fujimoto et al. 2018).
 
-    Critics may see more than the policy does. A tutor, an actor that sees the same as they, can learn from them in
-    the policy's place; when it is ready, it rests, and the policy learns to do what the tutor does.
+    Critics may see more than the policy does. A tutor, an actor that sees the same as they, can learn with them in
+    the policy's place. When it is ready, all three rest, and the policy imitates recorded actions that they value.
     """
 
     measures = ("critic_loss", "actor_loss", "q_mean")
@@ -318,7 +305,7 @@ class TD3(Agent):
         self.actor_optimizer = _optimizer_of(self.actor)
         self.critic_optimizer = FlatAdam(judging, _NO_CLIP, eps=1e-8)
         self.pupil_optimizer = _optimizer_of(policy) if td3.tutor else None
-        self._tutor_is_ready = False
+        self.tutor_is_ready = False
         flats = [(o.parameters, o.flat) for o in (self.actor_optimizer, self.critic_optimizer)]
         targets, (actor, encoder, critics) = flat_copies([self.actor, self.encoder, self.critics], flats)
         self._target_actor, self._target_weights = targets
@@ -328,7 +315,7 @@ class TD3(Agent):
         self.target_policy, self.target_encoder, self.target_critics = actor, encoder, critics
 
     def kind_of(self, update: int) -> tuple[bool, ...]:
-        if self._tutor_is_ready:
+        if self.tutor_is_ready:
             return (True,)
         return False, self._moves_target(update), self._moves_actor(update)
 
@@ -336,16 +323,16 @@ class TD3(Agent):
         return (update + 1) % self.td3.policy_delay == 0
 
     def set_progress(self, fraction: float, acting: Head | None = None) -> None:
-        self._tutor_is_ready = 0 < self.td3.tutor <= fraction
+        self.tutor_is_ready = 0 < self.td3.tutor <= fraction
 
     @property
     def policy_learns(self) -> bool:
-        return self.td3.tutor == 0 or self._tutor_is_ready
+        return self.td3.tutor == 0 or self.tutor_is_ready
 
     def learn(self, batch: Batch, update: int, measured: bool = True) -> Tensor | None:
         n, x = len(batch.reward), batch.x
-        if self._tutor_is_ready:
-            return self._imitate_tutor(x[:n], measured)
+        if self.tutor_is_ready:
+            return self._imitate_recorded(x[:n], batch.action, measured)
         limit = self.td3.target_noise_clip
         noise = (batch.noise[n:] * self.td3.target_noise).clamp_(-limit, limit)
         shared, after = self.policy.shared_encoder is not None, _features_after(self.target_encoder, batch)
@@ -376,21 +363,23 @@ class TD3(Agent):
             self._move(self._target_weights, self.critic_optimizer.flat)
         return means
 
-    def _imitate_tutor(self, x: Tensor, measured: bool) -> Tensor | None:
-        """The policy learns to do what its tutor does, in all that was recorded, good or bad.
+    def judge(self, x: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """[n] each: the values of actions, and of the actor's own. The targets say so, which change slowly."""
+        seen = self.target_encoder.forward(x)
+        own = self.target_policy.params(x).tanh()
+        recorded_value, own_value = (self.target_critics.lower(torch.cat([seen, a], 1)) for a in (action, own))
+        return recorded_value, own_value
 
-        The tutor's target is imitated: a tutor is much worse after some updates than after others, their mean not.
-        Tutor and critics rest, and have no loss.
-        """
+    def _imitate_recorded(self, x: Tensor, recorded: Tensor, measured: bool) -> Tensor | None:
+        """The policy imitates steps that were drawn for it (`worth_of_steps`). Critics rest, and have no loss."""
         assert self.pupil_optimizer is not None
         outputs, params = self.policy.outputs(x)
-        shown = self.target_policy.params(x).tanh()
-        self.policy.backward(outputs, _imitation_gradient(params, shown))
+        self.policy.backward(outputs, _imitation_gradient(params, recorded))
         means = None
         if measured:
             action = params.tanh()
             q = self.target_critics.lower(torch.cat([self.target_encoder.forward(x), action], 1)).mean()
-            means = torch.stack([torch.zeros_like(q), (action - shown).square().mean(), q])
+            means = torch.stack([torch.zeros_like(q), (action - recorded).square().mean(), q])
         means = self.pupil_optimizer.average(means)
         self.pupil_optimizer.step(self.rate)
         return means

@@ -91,7 +91,7 @@ class TD3Config:
     """Critic updates between those of the policy."""
     tutor: Annotated[float, Range(0, 0.99)] = 0.0
     """Offline, with --policy.critic-parts: for this part of the training a second policy, which sees what the
-    critics see, learns alone from them and from the data; then the policy learns to do what it does. 0: none."""
+    critics see, learns with them alone; then the policy imitates the recorded steps that they value. 0: none."""
 
 
 @dataclass(frozen=True)

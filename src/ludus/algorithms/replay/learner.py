@@ -15,6 +15,7 @@ from ludus.algorithms.replay.memory import Segments
 from ludus.algorithms.replay.reward_view import RewardView
 from ludus.algorithms.reward.config import RewardConfig
 from ludus.algorithms.reward.rrd import RewardLearner, ircr_reward
+from ludus.buffers.episodes import EpisodeStore
 from ludus.buffers.replay import Replay, SequenceDraw, TransitionDraw
 from ludus.envs.vec import State
 from ludus.errors import ConfigError
@@ -47,6 +48,7 @@ class ReplayLearner(Batches):
         self._segments = Segments(store, config) if agent.policy.recurrent else None
         self._burn_in_rows = 0 if self._segments is None else self._segments.burn_in_rows  # of a batch
         self.fixed_scale = False  # the normalisers know all there will be
+        self.worth: Tensor | None = None  # [steps] how often each is drawn; None: all alike
         self.reward, self.reward_learner, self._reward_view = reward, reward_learner, reward_view
         self._totals = torch.zeros(len(agent.measures), device=store.device)
         self._measured = torch.zeros((), device=store.device)
@@ -114,6 +116,9 @@ class ReplayLearner(Batches):
     def _draw_transitions(self) -> TransitionDraw:
         config, store, batches = self.config, self.store, self.train_batches
         n, ahead = self._batch_size, (config.n_step, config.gamma)
+        if self.worth is not None:
+            assert isinstance(store, EpisodeStore)
+            return store.draw_by_worth(batches, n, self.generator, self.worth, *ahead)
         if self.reward.method != "ircr":
             return store.draw_transitions(batches, n, self.generator, *ahead)
         some = store.draw_transitions(batches, n - n // 2, self.generator, *ahead, open_too=False)

@@ -5,12 +5,14 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from ludus.algorithms.replay.agents import TD3
 from ludus.algorithms.replay.config import ReplayTrainConfig, TD3TrainConfig
 from ludus.algorithms.replay.job import ReplayJob, make_policy, obs_field
 from ludus.algorithms.replay.memory import check_memory
 from ludus.algorithms.replay.recorded import Recorded, load_recorded
 from ludus.algorithms.replay.recorded_rows import RecordedRows
 from ludus.algorithms.replay.reward_view import view_of_recording
+from ludus.algorithms.replay.worth import worth_of_steps
 from ludus.algorithms.reward.config import check_reward_config
 from ludus.algorithms.reward.metrics import equal_returns_warning
 from ludus.buffers.episodes import EpisodeStore
@@ -100,8 +102,20 @@ class OfflineJob(ReplayJob):
 
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
         self.learner.agent.set_progress(progress)
+        self._choose_steps()
         batches = self.plan.batches_per_iteration
         return self._learn(lambda batch: show(batch / batches, batch))
+
+    @torch.inference_mode()
+    def _choose_steps(self) -> None:
+        """Those that a tutor's critics find worth imitating, once it is ready."""
+        agent, policy = self.learner.agent, self.policy
+        if isinstance(agent, TD3) and agent.tutor_is_ready and self.learner.worth is None:
+            self.learner.worth = worth_of_steps(
+                self.recorded.store,
+                lambda obs, action: agent.judge(policy.prepare(obs), action),
+                self.config.replay.advantage,
+            )
 
     def lines(self) -> list[str]:
         return [
@@ -119,7 +133,7 @@ class OfflineJob(ReplayJob):
         elif bc:
             how += f" beside the critic's say of {bc:g}"
         if isinstance(self.config, TD3TrainConfig) and self.config.td3.tutor:
-            how += f"; by a tutor, whom the policy imitates after {self.config.td3.tutor:.0%} of the training"
+            how += f" of what a tutor's critics value, after {self.config.td3.tutor:.0%} of the training"
         return how
 
     def _reward_line(self) -> str:
