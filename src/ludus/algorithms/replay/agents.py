@@ -288,7 +288,7 @@ class TD3(Agent):
     """Twin delayed DDPG (Fujimoto et al. 2018).
 
     Critics may see more than the policy does. A tutor, an actor that sees the same as they, can learn with them in
-    the policy's place. When it is ready, all three rest, and the policy imitates recorded actions that they value.
+    the policy's place. When it is ready, they rest, and the policy imitates the recorded actions that they value.
     """
 
     measures = ("critic_loss", "actor_loss", "q_mean")

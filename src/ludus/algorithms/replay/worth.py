@@ -11,7 +11,7 @@ from ludus.buffers.episodes import EpisodeStore
 _MOST_WEIGHT = 20.0
 _ENOUGH = 0.9  # of the way from the lowest to the highest value that episodes come to
 _EDGES = 0.05, 0.95  # so many of the steps may lie below the lowest, and up to the highest
-_ROWS_AT_ONCE = 4_096
+_ROWS_AT_ONCE, _VALUES_AT_ONCE = 4_096, 1 << 24
 
 Judge = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """Observations and actions, as stored → (the values of those actions, of the actor's own), [n] each."""
@@ -39,13 +39,20 @@ def worth_of_steps(store: EpisodeStore, judge: Judge, strength: float) -> Tensor
     """
     length, start = store.length[: store.episodes], store.start[: store.episodes]
     recorded, own = _values(store, judge, start.repeat_interleave(length + 1))
-    t = torch.arange(int(length.max()) + 1, device=store.device)
-    row = start[:, None] + t.minimum(length[:, None])  # [episodes, longest + 1]: behind its end the last one again
-    best_later = own[row].flip(1).cummax(1).values.flip(1)[:, 1:]
-    inside = t[:-1] < length[:, None]
-    row, best_later = row[:, :-1][inside], best_later[inside]
-    low, high = best_later.sort().values[[int(edge * (len(row) - 1)) for edge in _EDGES]]
-    return advantage_weights(strength, recorded[row] - own[row]) * (best_later >= low + _ENOUGH * (high - low))
+    is_step = torch.ones_like(own, dtype=torch.bool).index_fill_(0, start + length, False)
+    advantage, later = (recorded - own)[is_step], _highest_later(own, start, length)
+    low, high = later.sort().values[[int(edge * (len(later) - 1)) for edge in _EDGES]]
+    return advantage_weights(strength, advantage) * (later >= low + _ENOUGH * (high - low))
+
+
+def _highest_later(values: Tensor, start: Tensor, length: Tensor) -> Tensor:
+    """[steps] the highest value after each step of the episodes, in theirs."""
+    t = torch.arange(int(length.max()) + 1, device=values.device)
+    some, found = max(1, _VALUES_AT_ONCE // len(t)), []
+    for first, steps in zip(start.split(some), length[:, None].split(some), strict=True):
+        known = values[first[:, None] + t.minimum(steps)]  # behind its end an episode's last one again
+        found.append(known.flip(1).cummax(1).values.flip(1)[:, 1:][t[:-1] < steps])
+    return torch.cat(found)
 
 
 def _values(store: EpisodeStore, judge: Judge, starts: Tensor) -> tuple[Tensor, Tensor]:
