@@ -182,3 +182,14 @@ def test_a_resumed_run_with_a_tutor_is_the_same(tmp_path: Path) -> None:
 def test_a_tutor_that_has_nothing_to_teach_is_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=told):
         ludus.train(DOT, tmp_path / "run", algo="td3", overrides={"td3.tutor": 0.5, **settings})
+
+
+def test_a_policy_at_the_wrong_end_of_the_range_finds_back() -> None:
+    """Where tanh is flat its true slope is 0: a policy that once came there would stay."""
+    agent = agent_of(True, "known")
+    agent.set_progress(0.5)
+    agent.policy.head.linear.bias.data.fill_(-20.0)
+    x, action = batch_of(0).x, torch.full((16, 2), 0.5)
+    for update in range(3_000):
+        learn(agent, batch_of(0)._replace(action=action), update)
+    assert torch.allclose(agent.policy.params(x[:16]).tanh(), action, atol=0.1)

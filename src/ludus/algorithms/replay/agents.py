@@ -36,6 +36,7 @@ from ludus.policies.replay_policy import FlatParameters, ReplayPolicy, SharedEnc
 from ludus.policies.taped import TapedEncoder
 
 _NO_CLIP = float("inf")
+_FLATTEST = 0.05  # slope of tanh, as imitation sees it: where an action is 0.975
 CriticEncoder = MLP | SharedEncoder  # an MLP without layers, where critics see numbers as they are
 
 
@@ -274,9 +275,13 @@ class SAC(Agent):
 
 
 def _imitation_gradient(params: Tensor, recorded: Tensor) -> Tensor:
-    """d/d mean of the mean squared distance of tanh(mean) to the recorded actions."""
+    """d/d mean of the mean squared distance of tanh(mean) to the recorded actions.
+
+    tanh is never taken to be flat: else a policy that came to an end of the range in error could not find back.
+    """
     action = params[:, : recorded.shape[1]].tanh()
-    return (action - recorded) * (1.0 - action * action) * (2.0 / recorded.numel())
+    slope = (1.0 - action * action).clamp(min=_FLATTEST)
+    return (action - recorded) * slope * (2.0 / recorded.numel())
 
 
 def _optimizer_of(policy: ReplayPolicy) -> FlatAdam:
