@@ -67,6 +67,21 @@ def leaf(values: Tensor) -> Tensor:
     return values.detach().clone().requires_grad_()
 
 
+class NeverFlat(torch.autograd.Function):
+    """tanh, with a slope of at least 0.05: as imitation sees it."""
+
+    @staticmethod
+    def forward(ctx: Any, before: Tensor) -> Tensor:
+        action = before.tanh()
+        ctx.save_for_backward(action)
+        return action
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (action,) = ctx.saved_tensors
+        return gradient * (1 - action**2).clamp(min=0.05)
+
+
 class SlowFlash:
     """What `FlashSAC` computes, with settings of its own."""
 
@@ -146,7 +161,7 @@ class SlowFlash:
         bc, strength = self.config.bc, self.config.advantage
         advantage = (self.least(batch.x[: len(value)], batch.action) - value).detach()
         weight = (strength * (advantage - advantage.mean()) / advantage.std(correction=0)).exp().clamp(max=20)
-        distance = (params.chunk(2, 1)[0].tanh() - batch.action).square().mean(1)
+        distance = (NeverFlat.apply(params.chunk(2, 1)[0]) - batch.action).square().mean(1)
         trusted = loss * bc / value.detach().abs().mean() if bc else loss + value.mean()
         return trusted + (weight / weight.mean() * distance).mean()
 
