@@ -124,6 +124,8 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=0, help="of policies; 0: 5,000, with images 3,000")
     parser.add_argument("--jobs", type=int, default=1, help="policies that are trained at a time")
     arguments = parser.parse_args()
+    if not any(arguments.only in name for name in POLICIES):
+        parser.error(f"--only {arguments.only}: policies are {', '.join(POLICIES)}")
     episodes = arguments.episodes or (240 if arguments.images and not arguments.policies else 400)
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "kuka.hdf5"

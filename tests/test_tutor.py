@@ -154,7 +154,7 @@ def test_the_policy_waits_until_its_tutor_is_ready_which_then_rests() -> None:
 def test_a_pupil_that_sees_images_does_as_good_play_and_not_as_bad_play_did(tmp_path: Path) -> None:
     recorded(tmp_path / "data.hdf5", "td3", "critic", {}, good=60, bad=60)
     wide: dict[str, Any] = {"policy__image_features": 64, "policy__hidden": (64,), "replay__batch_size": 64}
-    wide |= {"replay__learning_rate": 1e-3, "replay__polyak": 0.9, "eval__every": 800, "loop__total_steps": 800}
+    wide |= {"replay__learning_rate": 1e-3, "replay__polyak": 0.9, "eval__every": 400, "loop__total_steps": 400}
     taught = offline(tmp_path / "taught", "td3", **wide, **TAUGHT | {"td3__tutor": 0.5})
     imitating = offline(
         tmp_path / "imitating", "td3", **wide, **PARTS, env__kwargs={"see": "critic"}, replay__bc=0.01

@@ -133,7 +133,8 @@ class OfflineJob(ReplayJob):
         elif bc:
             how += f" beside the critic's say of {bc:g}"
         if isinstance(self.config, TD3TrainConfig) and self.config.td3.tutor:
-            how += f" of what a tutor's critics value, after {self.config.td3.tutor:.0%} of the training"
+            alone = f"{self.config.td3.tutor:.0%} of the training"
+            how += f"; after {alone} the policy imitates what critics value"
         return how
 
     def _reward_line(self) -> str:
