@@ -9,6 +9,7 @@ import torch
 
 import ludus
 from conftest import Recordings
+from ludus.algorithms.flash.exploration import HeldNoise
 from ludus.algorithms.replay.agents import Batch
 from ludus.graphs import Graphed
 from ludus.show.console import Console
@@ -73,6 +74,18 @@ def test_a_recorded_update_follows_the_rate_and_the_scale_of_rewards(device: str
 def _learn(agent: Any, batch: Batch) -> None:
     with torch.inference_mode():
         agent.learn(batch, 0, measured=False)
+
+
+def test_held_noise_of_a_checkpoint_goes_on_where_it_is_drawn(device: str) -> None:
+    noise, again = (HeldNoise(agent_of(device=device).head, 16, 3) for _ in range(2))
+    g = torch.Generator(device).manual_seed(0)
+    noise.draw((7, 2), g)
+    state = noise.state()
+    assert state["left"] > 0  # in the middle of it
+    again.load_state(state | {"noise": state["noise"].cpu()})
+    h = torch.Generator(device)
+    h.set_state(g.get_state())
+    assert torch.equal(again.draw((60, 2), h), noise.draw((60, 2), g))
 
 
 def test_a_run_of_flash_sac_moves_between_gpu_and_cpu(device: str, tmp_path: Path) -> None:

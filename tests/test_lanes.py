@@ -10,13 +10,14 @@ import torch
 from ludus.algorithms.replay.collector import ReplayCollector
 from ludus.algorithms.replay.config import ReplayConfig, ReplayTrainConfig
 from ludus.algorithms.replay.job import make_policy, obs_field
+from ludus.algorithms.replay.learner import refuse_no_whole_episode
 from ludus.algorithms.replay.online import _rows_kept_free
 from ludus.buffers.episodes import EpisodeStore
 from ludus.buffers.lanes import LaneStore
 from ludus.buffers.replay import Fields
 from ludus.envs import make_groups
 from ludus.envs.vec import Step
-from ludus.errors import CheckpointError, ConfigError
+from ludus.errors import CheckpointError, ConfigError, TrainingError
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
 
@@ -35,9 +36,10 @@ class Episode(NamedTuple):
 
 
 class Everything:
-    """Steps a store with random episodes, and remembers all of them."""
+    """Steps a store with random episodes, and remembers all of them; if asked, the first lane's never ends."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, endless: bool = False) -> None:
+        self.endless = torch.tensor([endless] + [False] * (LANES - 1))
         self.random = torch.Generator().manual_seed(seed)
         self.store = make_store()
         self.open = [Episode(lane, 0, [self._number()], [], []) for lane in range(LANES)]
@@ -50,8 +52,8 @@ class Everything:
     def step(self) -> None:
         draws = torch.rand((LANES, 2), generator=self.random)
         lasts = torch.tensor([len(e.rewards) + 1 == LONGEST for e in self.open])
-        terminated = draws[:, 0] < 0.15
-        done = terminated | (draws[:, 0] > 0.9) | lasts
+        terminated = (draws[:, 0] < 0.15) & ~self.endless
+        done = (terminated | (draws[:, 0] > 0.9) | lasts) & ~self.endless
         after, first, reward = ([self._number() for _ in range(LANES)] for _ in range(3))
         action = torch.tensor([[e.obs[-1]] for e in self.open])
         last, begun = (torch.tensor(numbers).double()[:, None] for numbers in (after, first))
@@ -96,11 +98,11 @@ def make_store() -> LaneStore:
     return LaneStore(fields, ((1,), torch.float64), LANES * RING + 2, LANES, LONGEST, "cpu")
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
-def test_transitions_are_those_that_are_still_there_each_as_likely(n_step: int) -> None:
-    everything = Everything()
+@pytest.mark.parametrize(("n_step", "endless"), [(1, False), (3, False), (1, True)])
+def test_transitions_are_those_that_are_still_there_each_as_likely(n_step: int, endless: bool) -> None:
+    everything = Everything(endless=endless)
     generator = torch.Generator().manual_seed(1)
-    for turn in range(60):
+    for turn in range(200 if endless else 60):  # in which the others end more episodes than there are slots
         everything.step()
         if turn % 12:
             continue
@@ -218,6 +220,46 @@ def test_a_loaded_store_goes_on_as_the_saved_one(steps: int) -> None:
     other = LaneStore({"obs": ((1,), torch.float64)}, ((1,), torch.float64), 50, LANES, LONGEST, "cpu")
     with pytest.raises(CheckpointError, match="of another size"):
         other.load_state(everything.store.state())
+
+
+def test_a_store_of_older_checkpoints_whose_lanes_shared_their_slots_is_loaded() -> None:
+    everything = Everything(8)
+    for _ in range(40):
+        everything.step()
+    store, state = everything.store, everything.store.state()
+    used = (store.begun.clamp(max=store._slots)).tolist()
+    places = [(lane, slot) for lane in range(LANES) for slot in range(used[lane])]
+    places = [places[i] for i in torch.randperm(len(places), generator=torch.Generator().manual_seed(0))]
+    lanes, slots = (torch.tensor(numbers) for numbers in zip(*places, strict=True))
+    shared = {name: state[name][lanes, slots] for name in store._table}
+    assert len(places) > max(used)
+    again, older = make_store(), state | shared | {"lane": lanes, "begun": len(places)}
+    with pytest.raises(CheckpointError, match="beyond its 3"):  # nothing is allocated for it
+        again.load_state(older | {"lane": lanes + 10**15})
+    again.load_state(older)
+    for one, other in zip(again.returns_and_lengths(), store.returns_and_lengths(), strict=True):
+        assert sorted(one.tolist()) == sorted(other.tolist())
+    drawn = again.draw_transitions(1, 3_000, torch.Generator().manual_seed(1), gamma=GAMMA)
+    obs, after = (again.obs["obs"][row].flatten().tolist() for row in (drawn.row, drawn.next_row))
+    expected = everything.transitions(1)
+    assert {number: follows for number, (follows, _, _) in expected.items()} == dict(zip(obs, after, strict=True))
+    open_steps = [len(episode.rewards) for episode in everything.open]
+    assert again.length[again.slot].tolist() == open_steps
+
+
+def test_a_store_without_a_whole_episode_is_a_sentence() -> None:
+    everything = Everything()
+    store = everything.store
+    refuse_no_whole_episode(store)  # none has ended yet
+    for _ in range(LONGEST):
+        everything.step()
+    refuse_no_whole_episode(store)
+    everything.endless.fill_(True)
+    for _ in range(RING):
+        everything.step()
+    store.draw_sequences(1, 4, 2, torch.Generator().manual_seed(0))  # a device cannot refuse
+    with pytest.raises(TrainingError, match=f"no finished episode.*more than {LONGEST} steps.*--replay.longest"):
+        refuse_no_whole_episode(store)
 
 
 def test_episodes_that_were_broken_off_are_forgotten() -> None:

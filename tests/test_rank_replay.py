@@ -75,7 +75,9 @@ def filled_store(seed: int, actions: int, discrete: bool, episodes: int = 8) -> 
 
 def settings_for(algo: str, changes: Settings) -> ReplayTrainConfig:
     config = find_preset(CART_POLE if algo == "dqn" else PENDULUM, algo).config
-    config = apply_overrides(config, SMALL | changes)
+    offline = "data.path" in changes  # where the data says what is normalised
+    small = {name: value for name, value in SMALL.items() if not offline or name != "policy.normalize_obs"}
+    config = apply_overrides(config, small | changes)
     assert isinstance(config, ReplayTrainConfig)
     return config
 
@@ -284,6 +286,30 @@ def test_ranks_begin_to_learn_when_all_have_finished_an_episode() -> None:
     first, second = on_ranks(2, began)
     assert first[0] == second[0] > 0
     assert second[1] > 0
+
+
+def test_a_rank_that_joins_collects_before_it_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With environments on a GPU batches are drawn first, and its store is empty. No GPU is needed to see that."""
+    overrides = {"env.num_envs": 2, "replay.capacity": 10_000, "replay.warmup": 100, "replay.steps": 64}
+    overrides |= {"replay.train_batches": 2, "replay.batch_size": 8}
+    config = apply_overrides(find_preset("forage", "dqn").config, overrides)
+    old, new = (make_job(config, torch.device("cpu")) for _ in range(2))
+    assert isinstance(old, OffPolicyJob)
+    assert isinstance(new, OffPolicyJob)
+    for number in range(4):
+        old.iteration(number, 0.0, lambda share, batch: None)
+    state = old.state(whole=True) | {"store": None, "collector": None}
+    state["batches"]["generator"] = None
+    new.load_state(state, 4)
+    assert new.store.open_steps == 0
+    monkeypatch.setattr(new, "_stream", object())
+    monkeypatch.setattr(new, "_await_collected", lambda: None)
+    monkeypatch.setattr(new, "_collect", new.collector.collect)
+    updates = new.learner.updates
+    for number in range(4, 6):
+        new.iteration(number, 0.0, lambda share, batch: None)
+    assert new.learner.updates == updates + 4
+    assert new.store.steps + new.store.open_steps > 0
 
 
 def test_returns_on_every_step_are_scaled_by_those_of_all_ranks() -> None:

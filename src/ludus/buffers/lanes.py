@@ -2,8 +2,9 @@
 
 A lane is a row of the environments. Its episodes lie in its ring one after another, each as its observations and,
 in all but the last of them, the action taken there and the reward it brought. A table says where each episode
-lies. All of it is worked out on the device, from flags that the host never sees, so that acting, stepping and
-appending are one CUDA graph. `EpisodeStore` does the same where the host knows when episodes end.
+lies: a lane has as many slots there as its ring can hold episodes. All of it is worked out on the device, from
+flags that the host never sees, so that acting, stepping and appending are one CUDA graph. `EpisodeStore` does the
+same where the host knows when episodes end.
 
 Rows are numbered from the beginning of the training: row i of a lane is at place i mod `ring`. One more place
 repeats the first, so that the observation after any step is at the place after it.
@@ -21,7 +22,6 @@ from ludus.errors import CheckpointError, LudusError
 _TABLE: Fields = {
     "first": ((), torch.int64),
     "length": ((), torch.int64),
-    "lane": ((), torch.int64),
     "episode_return": ((), torch.float32),
     "finished": ((), torch.bool),
     "terminated": ((), torch.bool),
@@ -37,6 +37,7 @@ _FRESH: dict[str, float] = {
 _LANES: Fields = {
     "head": ((), torch.int64),
     "slot": ((), torch.int64),
+    "begun": ((), torch.int64),
     "so_far": ((), torch.float64),
 }
 
@@ -45,10 +46,10 @@ class LaneStore(Replay):
     """`longest` is the most steps of an episode from which sequences are drawn."""
 
     first: Tensor  # [slots] the row of its first observation
-    lane: Tensor  # [slots]
     finished: Tensor  # [slots] bool
     head: Tensor  # [lanes] the row of the newest observation
     slot: Tensor  # [lanes] of the open episode
+    begun: Tensor  # [lanes] episodes, with the open one
     so_far: Tensor  # [lanes] its return
 
     recorded_by_graphs = True
@@ -75,12 +76,12 @@ class LaneStore(Replay):
         for name, column in (self._table | self._lanes).items():
             setattr(self, name, column)
         self._rows = {name: tensor for name, tensor in tensors.items() if name not in _TABLE | _LANES}
-        self._slots = len(self.length)
-        self._begun = torch.full((), lanes, dtype=torch.int64, device=device)  # episodes: also the next slot
+        self._slots = len(self.length) // lanes  # of each lane
         numbers = torch.arange(lanes, device=device)
         self._base = numbers * (self.ring + 1)  # the first place of every lane
-        self.slot.copy_(numbers)
-        self.lane[:lanes] = numbers
+        self._first_slot = numbers * self._slots
+        self.slot.copy_(self._first_slot)
+        self.begun.fill_(1)
         self.success.fill_(math.nan)
 
     # Writing -------------------------------------------------------------------------------------
@@ -115,15 +116,12 @@ class LaneStore(Replay):
 
     def _begin_ended(self, done: Tensor, lanes: slice) -> None:
         """A new slot and a new row where an episode ended."""
-        head, slot = self.head[lanes], self.slot[lanes]
-        ended = done.cumsum(0)
+        head, slot, begun = self.head[lanes], self.slot[lanes], self.begun[lanes]
         head += done
-        slot.copy_(torch.where(done, (self._begun + ended - 1) % self._slots, slot))
-        self._begun += ended[-1]
+        begun += done
+        slot.copy_(self._first_slot[lanes] + (begun - 1) % self._slots)
         self.so_far[lanes].masked_fill_(done, 0.0)
-        numbers = torch.arange(self.lanes, device=self.device)[lanes]
-        for column, place in ((self.first, head), (self.lane, numbers)):
-            column[slot] = torch.where(done, place, column[slot])
+        self.first[slot] = torch.where(done, head, self.first[slot])
         for name, value in _FRESH.items():
             column = self._table[name]
             column[slot] = column[slot].masked_fill(done, value)
@@ -145,7 +143,7 @@ class LaneStore(Replay):
 
     @property
     def total_episodes_added(self) -> int:
-        return int(self._begun) - self.lanes
+        return int(self.begun.sum()) - self.lanes
 
     def returns_and_lengths(self) -> tuple[Tensor, Tensor]:
         """Of those that are there as a whole."""
@@ -170,7 +168,7 @@ class LaneStore(Replay):
         self, batches: int, n: int, generator: Generator, top: int = 10, n_step: int = 1, gamma: float = 0.99
     ) -> TransitionDraw:
         ranked = self.episode_return.masked_fill(~self._whole(), -math.inf)
-        best = torch.zeros_like(self.length).index_fill_(0, ranked.topk(min(top, self._slots)).indices, 1)
+        best = torch.zeros_like(self.length).index_fill_(0, ranked.topk(min(top, len(ranked))).indices, 1)
         slot, t = self._locate(self.length * best * (ranked > -math.inf), (batches, n), generator)
         return self._transitions(slot, t, n_step, gamma)
 
@@ -187,7 +185,8 @@ class LaneStore(Replay):
 
     def _live(self) -> tuple[Tensor, Tensor]:
         """Of every episode, how many of its first steps are lost, and how many steps are still there."""
-        oldest = self.head[self.lane] - (self.ring - 1 - self.kept_free)
+        oldest = self.head - (self.ring - 1 - self.kept_free)
+        oldest = oldest[:, None].expand(-1, self._slots).flatten()
         lost = (oldest - self.first).clamp_(min=0)
         return lost, (self.length - lost).clamp_(min=0)
 
@@ -196,16 +195,19 @@ class LaneStore(Replay):
         return self.finished & (self._live()[0] == 0) & (self.length <= self.longest)
 
     def _locate(self, steps: Tensor, shape: tuple[int, int], generator: Generator) -> tuple[Tensor, Tensor]:
-        """Uniform over so many steps of every episode: its slot, and which of its steps."""
+        """Uniform over so many steps of every episode: its slot, and which of its steps.
+
+        Where there are none at all it gives any: a device cannot refuse, the host does so later.
+        """
         ends = steps.cumsum(0)
         # In float64, a uniform number × total stays below the total.
         uniform = torch.rand(shape, dtype=torch.float64, generator=generator, device=self.device)
         number = (uniform * ends[-1]).long()
-        slot = torch.searchsorted(ends, number, right=True)
+        slot = torch.searchsorted(ends, number, right=True).clamp_(max=len(ends) - 1)
         return slot, number - (ends - steps)[slot]
 
     def rows(self, slot: Tensor, t: Tensor) -> Tensor:
-        return self._base[self.lane[slot]] + (self.first[slot] + t) % self.ring
+        return self._base[slot // self._slots] + (self.first[slot] + t) % self.ring
 
     def _choose(self, length: Tensor, k: int, generator: Generator) -> Tensor:
         """K steps of episodes of these lengths, [episodes, k]."""
@@ -220,11 +222,10 @@ class LaneStore(Replay):
 
     # A store is part of a run --------------------------------------------------------------------
     def state(self) -> State:
-        begun, newest = int(self._begun), int(self.head.max())
-        rows, slots = min(newest, self.ring) + 1, min(begun, self._slots)
-        state: State = {"sizes": [self.capacity, self.lanes, self.longest], "begun": begun}
+        rows, slots = min(int(self.head.max()), self.ring) + 1, min(int(self.begun.max()), self._slots)
+        state: State = {"sizes": [self.capacity, self.lanes, self.longest]}
         state |= {name: self._by_lane(tensor)[:, :rows].cpu() for name, tensor in self._rows.items()}
-        state |= {name: tensor[:slots].cpu() for name, tensor in self._table.items()}
+        state |= {name: self._by_lane(tensor)[:, :slots].cpu() for name, tensor in self._table.items()}
         return state | {name: tensor.cpu() for name, tensor in self._lanes.items()}
 
     def load_state(self, state: State) -> None:
@@ -243,12 +244,31 @@ class LaneStore(Replay):
             here[:, : saved.shape[1]] = saved.to(self.device)
         for tensor in self.obs.values():
             self._by_lane(tensor)[:, self.ring] = self._by_lane(tensor)[:, 0]
-        for name, tensor in (self._table | self._lanes).items():
-            tensor[: len(state[name])] = state[name].to(self.device)
-        self._begun.fill_(state["begun"])
+        state = state if "lane" not in state else self._with_slots_of_lanes(state)
+        for name, tensor in self._table.items():
+            self._by_lane(tensor)[:, : state[name].shape[1]] = state[name].to(self.device)
+        for name, tensor in self._lanes.items():
+            tensor.copy_(state[name])
+
+    def _with_slots_of_lanes(self, state: State) -> State:
+        """As older stores saved it, whose lanes had all slots together: every lane's newest episodes."""
+        lane, newest = state["lane"], self._slots
+        if bool(((lane < 0) | (lane >= self.lanes)).any()):
+            raise CheckpointError(f"The saved replay has episodes of environments beyond its {self.lanes:,}.")
+        order = (lane * (int(state["first"].max()) + 1) + state["first"]).argsort()
+        counts = lane.bincount(minlength=self.lanes)
+        before = (counts.cumsum(0) - counts)[lane[order]] + (counts - newest).clamp(min=0)[lane[order]]
+        number = torch.arange(len(order)) - before  # among those of its lane that are kept
+        order, number = order[number >= 0], number[number >= 0]
+        table: State = {}
+        for name, (shape, dtype) in _TABLE.items():
+            table[name] = torch.zeros((self.lanes, newest, *shape), dtype=dtype)
+            table[name][lane[order], number] = state[name][order]
+        begun = counts.clamp(max=newest)
+        return state | table | {"begun": begun, "slot": torch.arange(self.lanes) * newest + begun - 1}
 
     def _by_lane(self, tensor: Tensor) -> Tensor:
-        return tensor.unflatten(0, (self.lanes, self.ring + 1))
+        return tensor.unflatten(0, (self.lanes, -1))
 
 
 def lane_store_bytes(

@@ -31,7 +31,8 @@ class HeldNoise:
                 self._left = int(torch.multinomial(self._chances, 1, generator=self._lengths)) + 1
                 self._noise = self._head.noise((rows,), generator)
             held = min(self._left, steps)
-            drawn.append(self._noise.expand(held, *self._noise.shape))
+            noise = self._noise.to(generator.device)  # a checkpoint's lies on the CPU
+            drawn.append(noise.expand(held, *noise.shape))
             self._left -= held
             steps -= held
         return torch.cat(drawn)

@@ -18,7 +18,7 @@ from ludus.algorithms.reward.rrd import RewardLearner, ircr_reward
 from ludus.buffers.episodes import EpisodeStore
 from ludus.buffers.replay import Replay, SequenceDraw, TransitionDraw
 from ludus.envs.vec import State
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, TrainingError
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.policies.vision import draw_shifts, shift_observations, usual_shift
 
@@ -110,6 +110,7 @@ class ReplayLearner(Batches):
     def _range_of_returns(self) -> tuple[Tensor, Tensor]:
         """The least and the greatest return of an episode that is stored, on any rank."""
         known, _ = self.store.returns_and_lengths()
+        refuse_no_whole_episode(self.store)
         low, high = ranks.gather(torch.stack([known.min(), known.max()])).unbind(1)
         return low.min(), high.max()
 
@@ -275,6 +276,15 @@ def _shift_of(config: ReplayConfig, policy: ReplayPolicy) -> int:
     if config.shift > 0 and not policy.has_images:
         raise ConfigError("--replay.shift moves images, and none are observed here: leave it out.")
     return usual_shift(policy.obs_space) if config.shift < 0 else config.shift
+
+
+def refuse_no_whole_episode(store: Replay) -> None:
+    """Learned rewards ask for finished episodes that the store still holds as a whole. Waits for the device."""
+    if store.total_episodes_added > 0 and len(store.returns_and_lengths()[0]) == 0:
+        raise TrainingError(
+            "The replay holds no finished episode as a whole any more, so there is no return to learn from: "
+            f"episodes have more than {store.longest:,} steps. Make --replay.longest larger, or end them sooner."
+        )
 
 
 def _is_still(reward: RewardConfig, learner: RewardLearner | None) -> bool:

@@ -12,6 +12,7 @@ from ludus.algorithms.replay.collector import ReplayCollector
 from ludus.algorithms.replay.config import ReplayConfig, ReplayTrainConfig
 from ludus.algorithms.replay.hindsight import hindsight_warnings, make_hindsight
 from ludus.algorithms.replay.job import ReplayJob, make_policy, obs_field
+from ludus.algorithms.replay.learner import refuse_no_whole_episode
 from ludus.algorithms.replay.memory import check_memory
 from ludus.algorithms.replay.ram import drawn_bytes
 from ludus.algorithms.reward.config import check_reward_config
@@ -47,14 +48,13 @@ class OffPolicyJob(ReplayJob):
         check_memory(config, policy, envs[0])
         longest = replay.longest or envs[0].max_steps or _UNKNOWN_LENGTH
         in_lanes = _is_work_of_one_device(envs, device) and not policy.recurrent
-        # In lanes an episode need be there as a whole only where its return is decomposed.
-        in_turn = rows if in_lanes and config.reward.method != "none" else 1
         # Where both are work of one GPU, environments step while the policy learns. Their many small kernels go
         # first: a gradient step's large ones fill the rest.
         self._stream = torch.cuda.Stream(device, priority=-1) if in_lanes and device.type == "cuda" else None
         kept_free = 0 if self._stream is None else _rows_kept_free(replay, rows, self._steps)
-        room = replay.capacity // in_turn - (kept_free if in_turn > 1 else 0)
-        self.warnings = _check(config, envs[0], plan.total_steps, longest, room)
+        self.warnings = _check(config, envs[0], plan.total_steps, longest)
+        if in_lanes and config.reward.method != "none":
+            _refuse_small_rings(replay.capacity, rows, longest, kept_free)
         self._longest = longest
         if unlimited := limit_warnings(config, envs[0]):
             end = "is not learned from as a whole" if in_lanes else "ends the training"
@@ -89,6 +89,7 @@ class OffPolicyJob(ReplayJob):
         self.collector = self._make_collector(envs, policy)
         self.collector.timing = self.timing
         self._collected = 0
+        self._collects_first = False  # before it learns: the store of some rank is empty
 
     def _make_collector(self, envs: list[VecEnv], policy: ReplayPolicy) -> ReplayCollector:
         """What fills the store; an algorithm of one's own may explore otherwise."""
@@ -101,11 +102,13 @@ class OffPolicyJob(ReplayJob):
         done, warmup, steps = number * self.plan.steps_per_iteration, self.config.replay.warmup, self._steps
         collect = partial(self._collect, steps, done < warmup, lambda t: show((t + 1) / steps, 0))
         self._collected = done + self.plan.steps_per_iteration
-        if self._stream is not None and done >= max(warmup, 1) and self._ready():
+        beside = self._stream is not None and done >= max(warmup, 1) and not self._collects_first
+        if beside and self._ready():
             self.learner.on_drawn = collect  # and learn meanwhile from what was there before
         else:
             collect()
             self._await_collected()
+            self._collects_first = False
             if number + 1 == self.plan.total_iterations and self.learner.updates == 0:
                 self._collect_until_ready(at_random=done < warmup)
             elif self._collected < max(warmup, 1) or not self._ready():
@@ -141,8 +144,9 @@ class OffPolicyJob(ReplayJob):
         if reward.method == "none" or (ranks.is_alone() and self.learner.updates > 0):  # counting may wait
             return True
         wanted = _EPISODES_FOR_UNITS if reward.learned and reward.normalize_returns else 1
-        episodes = ranks.gather_plain(self.store.total_episodes_added)
-        return min(episodes) > 0 and sum(episodes) >= wanted
+        told = ranks.gather_plain((self.store.total_episodes_added, len(self.store.returns_and_lengths()[0])))
+        added, whole = zip(*told, strict=True)
+        return min(whole) > 0 and sum(added) >= wanted
 
     def _collect_until_ready(self, at_random: bool) -> None:
         """A training shorter than its warm-up is a trial: its last iteration learns, whatever was skipped."""
@@ -156,6 +160,8 @@ class OffPolicyJob(ReplayJob):
 
     def cycle_metrics(self) -> dict[str, float]:
         metrics = {**self.collector.episode_metrics(), **super().cycle_metrics()}
+        if self.config.reward.method != "none" and self.learner.updates > 0:
+            refuse_no_whole_episode(self.store)
         if self.tabulated:
             metrics["Timesteps"] = self._collected  # the store lets the oldest go
             metrics["Episodes"] = sum(ranks.gather_plain(self.store.total_episodes_added))
@@ -198,8 +204,10 @@ class OffPolicyJob(ReplayJob):
 
     def load_state(self, state: State, iteration: int) -> bool:
         super().load_state(state, iteration)
-        if state["store"] is not None:  # else of a rank that was not there when this was saved
+        is_new = state["store"] is None  # of a rank that was not there when this was saved
+        if not is_new:
             self.store.load_state(state["store"])
+        self._collects_first = ranks.anyone(is_new)
         self._hand_to_actor()
         if state["collector"] is None:
             self.collector.begin_anew()
@@ -229,23 +237,28 @@ def _rows_kept_free(replay: ReplayConfig, rows: int, steps: int) -> int:
     return most
 
 
-def _check(config: ReplayTrainConfig, env: VecEnv, total: int, longest: int, room: int) -> tuple[str, ...]:
-    """A clear error where the numbers do not fit each other; otherwise warnings.
+def _refuse_small_rings(capacity: int, rows: int, longest: int, kept_free: int) -> None:
+    """Where returns are decomposed, a whole episode must be there while the next one, as long, is written."""
+    least = rows * (2 * (longest + 1) + kept_free)
+    if capacity < least:
+        raise ConfigError(
+            f"--replay.capacity {capacity:,} cannot hold two episodes of each of the {rows:,} environments, of "
+            f"{longest:,} steps and a last observation; {least:,} is the least."
+        )
 
-    `room`: rows that an episode may take.
-    """
+
+def _check(config: ReplayTrainConfig, env: VecEnv, total: int, longest: int) -> tuple[str, ...]:
+    """A clear error where the numbers do not fit each other; otherwise warnings."""
     replay = config.replay
     if 0 < replay.longest < env.max_steps:
         raise ConfigError(
             f"--replay.longest {replay.longest:,} is less than the {env.max_steps:,} steps an episode of "
             f"{env.name} may take; leave it at 0."
         )
-    if longest >= room:
-        lanes = replay.capacity // room
-        each = "" if lanes == 1 else f" of each of the {lanes:,} environments"
+    if longest >= replay.capacity:
         raise ConfigError(
-            f"--replay.capacity {replay.capacity:,} cannot hold one episode{each} of {longest:,} steps and its "
-            f"last observation; {lanes * (longest + 1):,} is the least, a hundred times that is usual."
+            f"--replay.capacity {replay.capacity:,} cannot hold one episode of {longest:,} steps and its last "
+            f"observation; {longest + 1:,} is the least, a hundred times that is usual."
         )
     warnings = check_reward_config(config.reward, longest)
     if replay.warmup >= total:
