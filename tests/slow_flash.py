@@ -68,7 +68,7 @@ def leaf(values: Tensor) -> Tensor:
 
 
 class NeverFlat(torch.autograd.Function):
-    """tanh, with a slope of at least 0.05: as imitation sees it."""
+    """tanh, with a slope of at least 0.001: as imitation sees it."""
 
     @staticmethod
     def forward(ctx: Any, before: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class NeverFlat(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (action,) = ctx.saved_tensors
-        return gradient * (1 - action**2).clamp(min=0.05)
+        return gradient * (1 - action**2).clamp(min=0.001)
 
 
 class SlowFlash:
@@ -145,6 +145,8 @@ class SlowFlash:
         value = self.least(batch.x[:n], action)
         loss = (alpha.detach() * log_prob - value).mean()
         followed = self.beside_imitation(batch, params, value, loss) if self.config.imitates else loss
+        if self.config.imitates and self.config.bc == 0:
+            followed = self.imitation_alone(batch, params, value, alpha.detach())
         wanted = 0.5 * action.shape[1] * math.log(2 * math.pi * math.e * self.flash.target_std**2)
         rate = self.rate(progress / self.flash.policy_delay)
         self.actor_adam.step(followed, rate)
@@ -158,12 +160,23 @@ class SlowFlash:
 
     def beside_imitation(self, batch: Any, params: Tensor, value: Tensor, loss: Tensor) -> Tensor:
         """TD3+BC's loss, its imitation weighted by advantages."""
-        bc, strength = self.config.bc, self.config.advantage
-        advantage = (self.least(batch.x[: len(value)], batch.action) - value).detach()
-        weight = (strength * (advantage - advantage.mean()) / advantage.std(correction=0)).exp().clamp(max=20)
         distance = (NeverFlat.apply(params.chunk(2, 1)[0]) - batch.action).square().mean(1)
-        trusted = loss * bc / value.detach().abs().mean() if bc else loss + value.mean()
-        return trusted + (weight / weight.mean() * distance).mean()
+        trusted = loss * self.config.bc / value.detach().abs().mean()
+        return trusted + (self.imitated(batch, value) * distance).mean()
+
+    def imitation_alone(self, batch: Any, params: Tensor, value: Tensor, alpha: Tensor) -> Tensor:
+        """Entropy has a say about spreads alone."""
+        mean, spread = params.chunk(2, 1)
+        distance = (NeverFlat.apply(mean) - batch.action).square().mean(1)
+        _, log_prob = self.sample(torch.cat([mean.detach(), spread], 1), batch.noise[: len(value)])
+        return (self.imitated(batch, value) * distance + alpha * log_prob).mean()
+
+    def imitated(self, batch: Any, value: Tensor) -> Tensor:
+        """[n] how much each recorded action is imitated."""
+        advantage = (self.least(batch.x[: len(value)], batch.action) - value).detach()
+        in_spreads = (advantage - advantage.mean()) / advantage.std(correction=0)
+        weight = (self.config.advantage * in_spreads).exp().clamp(max=20)
+        return weight / weight.mean()
 
     def wanted(self, batch: Any, logits: list[Tensor], soft: Tensor, factor: float) -> Tensor:
         """[n, bins] of the target critic that expects less, moved and split bin by bin."""

@@ -199,6 +199,18 @@ def imitation_weight(advantage: Tensor, strength: float) -> Tensor:
     return (weight / weight.mean())[:, None]
 
 
+@pytest.mark.parametrize("kind", ["sac", "td3"])
+def test_a_policy_that_only_imitates_does_what_was_recorded(kind: str) -> None:
+    """SAC's entropy, which starts with a weight of 1, would hold it at 0."""
+    agent = agent_of(kind, sac=SACConfig(alpha=1.0), advantage=1.0)
+    for update in range(600):
+        batch = batch_for(agent, seed=update)
+        learn(agent, batch._replace(action=torch.full_like(batch.action, 0.8)), update)
+    with torch.no_grad():
+        done = agent.policy.params(batch_for(agent, seed=1_000).x)[:, :3].tanh()
+    assert float((done - 0.8).abs().mean()) < 0.1
+
+
 NETWORKS = [((16, 12), "relu"), ((9,), "tanh"), ((8, 8, 8), "elu"), ((), "relu")]
 
 
@@ -228,8 +240,11 @@ def test_the_gradients_of_sac_are_those_of_the_textbook(
     actor = (alpha * log_prob - value).mean()
     if bc or advantage:
         weight = imitation_weight(critics(before, action).amin(0) - value, advantage)
-        trusted = actor * bc / value.detach().abs().mean() if bc else (alpha * log_prob).mean()
-        actor = trusted + (weight * (params[:, :3].tanh() - action).square()).mean()
+        imitation = (weight * (params[:, :3].tanh() - action).square()).mean()
+        # With imitation alone entropy has a say about spreads, not about means.
+        _, soft = normal_sample(torch.cat([params[:, :3].detach(), params[:, 3:]], 1), noise[:n])
+        trusted = actor * bc / value.detach().abs().mean() if bc else (alpha * soft).mean()
+        actor = trusted + imitation
     temperature = -log_alpha * (log_prob.detach().mean() - 3.0)  # −|A| is the wanted entropy
     expected = [flat_gradient(actor, policy), flat_gradient(critic_loss, critics)]
     (of_alpha,) = torch.autograd.grad(temperature, log_alpha)

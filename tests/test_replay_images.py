@@ -553,7 +553,8 @@ class Stored(ludus.Callback):
 
 
 def offline(folder: Path, algo: str, watch: ludus.Callback | None = None, **settings: Any) -> Path:
-    small = {name: value for name, value in QUICK.items() if name not in ("env.num_envs", "replay.steps")}
+    collecting = ("env.num_envs", "replay.steps", "replay.warmup", "replay.capacity")
+    small = {name: value for name, value in QUICK.items() if name not in collecting}
     small |= {
         "data": str(folder.parent / "data.hdf5"),
         "loop.total_steps": 16,

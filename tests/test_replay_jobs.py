@@ -392,6 +392,19 @@ BAD: dict[str, tuple[str, str, Settings, str]] = {
     "no batches": ("gym:Pendulum-v1", "sac", {"train_batches": 0}, "--replay.train-batches is 0.*at least 1"),
     "memory": ("gym:Pendulum-v1", "sac", {"replay.capacity": 9 * 10**9}, "needs .*GB of memory.*replay.capacity"),
     "capacity": ("gym:Pendulum-v1", "sac", {"replay.capacity": 200}, "cannot hold one episode of 200.*201"),
+    "rings": ("forage", "dqn", RRD | {"replay.longest": 32, "replay.capacity": 1_320}, "two episodes of each of"),
+    "no data": ("gym:Pendulum-v1", "sac", {"data.keys": ("state",)}, "--data.keys.*give some with --data"),
+    **{
+        f"offline, {name}": ("gym:Pendulum-v1", "td3", {"data": "x.hdf5", name: given}, message)
+        for name, given, message in (
+            ("replay.warmup", 500, "--replay.warmup: .*nobody collects more"),
+            ("td3.exploration", 0.9, "--td3.exploration: nobody explores"),
+            ("data.held_out", 0.5, "--data.held-out: environments measure"),
+            ("env.num_envs", 7, "--env.num-envs: environments only evaluate"),
+            ("episodic_reward", True, "--episodic-reward: .*--reward.method rrd"),
+            ("policy.normalize_obs", False, "--policy.normalize-obs: .*--data.normalize-obs"),
+        )
+    },
     "sample size": ("gym:Pendulum-v1", "sac", {"rrd_sample_size": 48} | RRD, "not a multiple.*240 and 288 are"),
     "discrete sac": ("gym:CartPole-v1", "sac", {}, "SAC needs continuous actions.*--algo dqn or ppo"),
     "continuous dqn": ("gym:Pendulum-v1", "dqn", {}, "DQN chooses among.*--algo sac, td3, flash-sac or ppo"),

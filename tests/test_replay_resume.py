@@ -47,7 +47,6 @@ Settings = dict[str, Any]
 ITERATIONS = 4  # a cycle
 SMALL: Settings = {
     "policy.hidden": (16, 16),
-    "policy.normalize_obs": True,
     "replay.train_batches": 10,
     "loop.epochs": 2,
     "loop.cycles": 3,
@@ -56,6 +55,12 @@ SMALL: Settings = {
     "eval.stochastic": False,
     "eval.final_episodes": 2,
     "log.report": False,
+}
+COLLECTS: Settings = {
+    "policy.normalize_obs": True,
+    "replay.warmup": 100,
+    "replay.steps": 40,
+    "replay.batch_size": 16,
 }
 REWARD: Settings = {"reward.hidden": (16, 16), "reward.rrd_batch_size": 16, "reward.rrd_sample_size": 8}
 LANES: Settings = {"groups": 2, "env.num_envs": 4, "env.max_steps": 30, "replay.capacity": 700}  # it overflows
@@ -83,7 +88,11 @@ JOBS: dict[str, tuple[str, str, Settings]] = {
     "rrd-flash": ("rrd-mujoco:Pendulum-v1", "flash-sac", LANES | {"flash.critic_width": 16}),
     "ircr": ("rrd-mujoco:Pendulum-v1", "", LANES | {"reward.method": "ircr"}),
     "reward": ("rrd-libero", "", {"data.keys": ("state",)}),
-    "offline": ("kuka-pick-place", "td3", {"data.keys": ("state",), "replay.bc": 2.5, "env.max_steps": 20}),
+    "offline": (
+        "kuka-pick-place",
+        "td3",
+        {"data.keys": ("state",), "replay.bc": 2.5, "replay.batch_size": 16, "env.max_steps": 20},
+    ),
 }
 RECORDED = ("reward", "offline")
 
@@ -92,10 +101,8 @@ def train(name: str, folder: Path, *callbacks: ludus.Callback, **changes: Any) -
     preset, algo, settings = JOBS[name]
     changes = {key.replace("__", "."): value for key, value in changes.items()}
     data = {"data": os.environ["LUDUS_TEST_DATA"]} if name in RECORDED else {}
-    acting: Settings = {"replay.warmup": 100, "replay.steps": 40, "replay.batch_size": 16}
-    batches = {} if name == "reward" else acting  # which nobody does there
     decomposed = REWARD if name in ("rrd", "rrd-td3", "rrd-flash", "reward") else {}
-    overrides = SMALL | batches | decomposed | settings | data | changes
+    overrides = SMALL | ({} if name in RECORDED else COLLECTS) | decomposed | settings | data | changes
     return ludus.train(preset, folder, callbacks, Console("quiet"), algo=algo, overrides=overrides)
 
 

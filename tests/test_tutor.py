@@ -184,6 +184,15 @@ def test_a_tutor_that_has_nothing_to_teach_is_refused(settings: dict[str, Any], 
         ludus.train(DOT, tmp_path / "run", algo="td3", overrides={"td3.tutor": 0.5, **settings})
 
 
+def test_a_tutor_that_is_ready_too_late_is_refused(tmp_path: Path) -> None:
+    """Of eight iterations the last begins after 7/8 of the training."""
+    recorded(tmp_path / "data.hdf5", "td3", "critic", {})
+    small: dict[str, Any] = {"loop__total_steps": 32, "eval__every": 16, "replay__train_batches": 4}
+    with pytest.raises(ConfigError, match=r"--td3\.tutor 0\.9 leaves the policy no iteration.*there are 8 of 4"):
+        offline(tmp_path / "late", "td3", **small, **TAUGHT | {"td3__tutor": 0.9})
+    assert (offline(tmp_path / "run", "td3", **small, **TAUGHT | {"td3__tutor": 0.875}) / "final").exists()
+
+
 def test_a_policy_at_the_wrong_end_of_the_range_finds_back() -> None:
     """Where tanh is flat its true slope is 0: a policy that once came there would stay."""
     agent = agent_of(True, "known")

@@ -21,7 +21,6 @@ from ludus.errors import CheckpointError
 from ludus.policies.flash_layers import EXPANSION
 from ludus.policies.flash_policy import FlashPolicy, block_shape
 from ludus.policies.heads import Head
-from ludus.policies.replay_heads import Squashed
 from ludus.policies.replay_policy import flat_copies
 
 
@@ -90,25 +89,15 @@ class FlashSAC(Agent):
         sample = self.head.sample_with_log_prob(params, batch.noise[:n])
         way_up, values = self._way_up(torch.cat([seen[:, :n], sample.action.t()]))
         if self.config.imitates:
-            gradient = self._imitating_gradient(batch, seen, params, sample, way_up, values)
+            _, recorded = self._way_up(torch.cat([seen[:, :n], batch.action.t()]))
+            advantage = recorded - values
+            gradient = self._imitating(sample, params, way_up.t(), values, alpha, batch.action, advantage)
         else:
             gradient = self.head.gradient(sample, way_up.t(), alpha / n)
         self.head.linear.write_gradient(features, gradient)
         self.layers.backward(done, self.head.linear.input_gradient(gradient).t()[None])
         tell_policy(sample.log_prob, values, self.log_alpha, self.target_entropy, self._policy_measures)
         self.actor_optimizer.step_and_project(self.rate, self._actor_rate_left)
-
-    def _imitating_gradient(
-        self, batch: Batch, seen: Tensor, params: Tensor, sample: Squashed, way_up: Tensor, values: Tensor
-    ) -> Tensor:
-        """d/d params of the policy's loss where it imitates recorded actions, too."""
-        n = len(values)
-        way_up, trust = self._trusted(way_up, values)
-        gradient = self.head.gradient(sample, way_up.t(), self.log_alpha.exp() * trust / n)
-        _, recorded = self._way_up(torch.cat([seen[:, :n], batch.action.t()]))
-        pull = self._imitation(params, batch.action, recorded - values)
-        gradient[:, : self.head.action_size] += pull
-        return gradient
 
     def _way_up(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(d −mean min Q / d action [actions, rows], min Q [rows]), by the critics' running statistics."""

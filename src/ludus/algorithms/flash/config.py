@@ -60,6 +60,4 @@ class FlashTrainConfig(ReplayTrainConfig):
     has_ranks: ClassVar[bool] = False  # a batch norm would need the rows of all ranks
 
     def why_useless(self, setting: str, given: Collection[str]) -> str:
-        if setting == "flash.longest_noise" and self.offline:
-            return "nobody explores on recorded episodes; leave it out."
         return _USELESS.get(setting) or super().why_useless(setting, given)

@@ -31,12 +31,12 @@ from ludus.envs.vec import State
 from ludus.policies.heads import Head
 from ludus.policies.mlp import MLP
 from ludus.policies.recurrent import BurnIn, RecurrentEncoder
-from ludus.policies.replay_heads import DeterministicHead, GreedyHead, SquashedHead
+from ludus.policies.replay_heads import DeterministicHead, GreedyHead, Squashed, SquashedHead
 from ludus.policies.replay_policy import FlatParameters, ReplayPolicy, SharedEncoder, Twin, flat_copies
 from ludus.policies.taped import TapedEncoder
 
 _NO_CLIP = float("inf")
-_FLATTEST = 0.05  # slope of tanh, as imitation sees it: where an action is 0.975
+_FLATTEST = 0.001  # slope of tanh, as imitation sees it: where an action is 0.9995
 CriticEncoder = MLP | SharedEncoder  # an MLP without layers, where critics see numbers as they are
 
 
@@ -123,18 +123,31 @@ class Agent(ABC):
             for name, value in self.learned().items():
                 value.copy_(state["learned"][name])
 
-    def _trusted(self, way_up: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-        """(the critics' way up as the policy goes it, its factor), beside imitation where there is some."""
-        config, one = self.config, torch.ones((), device=q.device)
-        if config.bc > 0:
-            trust = _trust_in_critic(config.bc, q)
-            return way_up * trust, trust
-        return (way_up * 0.0 if config.imitates else way_up), one
+    def _imitation_weights(self, advantage: Tensor) -> Tensor | float:
+        """[n, 1] how much each recorded action is imitated."""
+        strength = self.config.advantage
+        return advantage_weights(strength, advantage)[:, None] if strength > 0 else 1.0
 
-    def _imitation(self, params: Tensor, recorded: Tensor, advantage: Tensor) -> Tensor:
-        """The gradient of imitating recorded actions, those of a high advantage more than others."""
-        gradient, strength = _imitation_gradient(params, recorded), self.config.advantage
-        return gradient * advantage_weights(strength, advantage)[:, None] if strength > 0 else gradient
+    def _imitating(
+        self, sample: Squashed, params: Tensor, way_up: Tensor, q: Tensor, alpha: Tensor, recorded: Tensor,
+        advantage: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """d/d params of the loss of a stochastic policy that imitates recorded actions.
+
+        Without critics, entropy decides how far actions are spread, but not what they are: imitation pulls each
+        action so little that entropy would hold all of them in the middle of their range.
+        """
+        head, weights, n = self.policy.head, self._imitation_weights(advantage), len(q)
+        assert isinstance(head, SquashedHead)
+        pull = _imitation_gradient(params, recorded) * weights
+        if self.config.bc > 0:
+            trust = _trust_in_critic(self.config.bc, q)
+            gradient = head.gradient(sample, way_up * trust, alpha * trust / n)
+            gradient[:, : head.action_size] += pull
+            return gradient
+        gradient = head.gradient(sample, torch.zeros_like(way_up), alpha / n)
+        gradient[:, : head.action_size] = pull
+        return gradient
 
     def _move(self, target: Tensor, source: Tensor) -> None:
         target.lerp_(source, 1.0 - self.config.polyak)
@@ -192,6 +205,8 @@ def _critic_gradients(
 
 def _trust_in_critic(bc: float, q: Tensor) -> Tensor:
     """TD3+BC (Fujimoto & Gu 2021): the critic's say relative to imitation, whatever the size of its values."""
+    if bc == 0:
+        return torch.zeros((), device=q.device)
     size = ranks.add_up(q.abs().mean()) / ranks.size()
     return bc / size.clamp(min=1e-6)
 
@@ -237,11 +252,11 @@ class SAC(Agent):
         target = torch.addcmul(batch.reward, batch.discount, follows - alpha * sample.log_prob[n:])
         now = sample.first(n)
         way_up, q, errors = _critic_gradients(self.critics, self.encoder, seen, batch.action, now.action, target)
-        way_up, trust = self._trusted(way_up, q)
-        gradient = self.head.gradient(now, way_up, alpha * trust / n)
         if self.config.imitates:
-            pull = self._imitation(params[:n], batch.action, errors.amin(0) + target - q)
-            gradient[:, : self.head.action_size] += pull
+            advantage = errors.amin(0) + target - q
+            gradient = self._imitating(now, params[:n], way_up, q, alpha, batch.action, advantage)
+        else:
+            gradient = self.head.gradient(now, way_up, alpha / n)
         self.policy.backward(outputs, gradient)
         log_prob = now.log_prob.mean()
         if self.sac.learn_alpha:  # more weight while the entropy −log_prob is below its target
@@ -350,10 +365,11 @@ class TD3(Agent):
         action = params.tanh()
         way_up, q, errors = _critic_gradients(self.critics, self.encoder, seen, batch.action, action, target)
         if self._moves_actor(update):
-            way_up, _ = self._trusted(way_up, q)
             gradient = way_up * (1.0 - action * action)
             if self.config.imitates:
-                gradient += self._imitation(params, batch.action, errors.amin(0) + target - q)
+                weights = self._imitation_weights(errors.amin(0) + target - q)
+                trust = _trust_in_critic(self.config.bc, q)
+                gradient = gradient * trust + _imitation_gradient(params, batch.action) * weights
             self.actor.backward(outputs, gradient)
             self.actor_optimizer.average()
             self.actor_optimizer.step(self.rate)

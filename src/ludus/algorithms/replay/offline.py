@@ -62,7 +62,18 @@ class OfflineJob(ReplayJob):
         self._prepare_reward()
         batches = config.replay.train_batches
         self.plan = make_plan(config, batches, batches, "batches")
+        self._refuse_late_tutor()
         self._plan_memory(self.recorded.bytes)
+
+    def _refuse_late_tutor(self) -> None:
+        """One that is ready only after the last iteration has begun: the policy would never learn."""
+        iterations = self.plan.total_iterations
+        tutor = self.config.td3.tutor if isinstance(self.config, TD3TrainConfig) else 0.0
+        if tutor > (iterations - 1) / iterations:
+            raise ConfigError(
+                f"--td3.tutor {tutor:g} leaves the policy no iteration of its own: there are {iterations:,} of "
+                f"{self.plan.batches_per_iteration} batches. Train longer, or make it or --train-batches smaller."
+            )
 
     def _prepare_reward(self) -> None:
         """What a learned reward standardises by, and what is suspicious about its episodes."""
