@@ -16,14 +16,13 @@ main { max-width: 1160px; margin: 0 auto; padding: 28px 20px 60px; }
 header h1 { margin: 0; font-size: 26px; letter-spacing: -.01em; overflow-wrap: anywhere; }
 header p { margin: 2px 0 0; color: var(--soft); overflow-wrap: anywhere; }
 h2 { font-size: 17px; margin: 34px 0 12px; }
-.tiles { display: grid; gap: 12px; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr));
-  margin-top: 22px; }
+.tiles { display: flex; flex-wrap: wrap; gap: 12px; margin-top: 22px; }
 .tile, .chart, .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
-.tile { padding: 14px 16px; }
+.tile { flex: 1 1 140px; padding: 14px 16px; }
 .tile span { color: var(--soft); font-size: 13px; overflow-wrap: anywhere; }
 .tile b { display: block; font-size: 25px; line-height: 1.25; letter-spacing: -.02em;
   font-variant-numeric: tabular-nums; }
-.tile.main { grid-column: span 2; } .tile.good b { color: var(--good); } .tile.long b { font-size: 20px; }
+.tile.main { flex: 2 1 280px; } .tile.good b { color: var(--good); } .tile.long b { font-size: 20px; }
 .charts { display: grid; gap: 12px; grid-template-columns: repeat(auto-fill, minmax(min(100%, 480px), 1fr)); }
 .charts.small { grid-template-columns: repeat(auto-fill, minmax(min(100%, 310px), 1fr)); }
 .chart { margin: 0; padding: 12px 14px 8px; position: relative; }
