@@ -294,9 +294,9 @@ def test_ranks_know_their_machine_and_share_the_cores_that_they_have_in_common()
     def place() -> list[Any]:
         return [ranks.local_rank(), ranks.local_size(), ranks.core_sharers(), type(ranks._Here.transport).__name__]
 
-    assert on_ranks(3, place, "found memory") == [[rank, 3, 3, "SharedMemory"] for rank in range(3)]
-    of_machines = [[0, 2, 1, "Machines"], [0, 1, 1, "Machines"], [1, 2, 1, "Machines"]]
-    assert on_ranks(3, place, "machines") == of_machines
+    one, several = ("SharedMemory", "Machines") if ranks.has_shared_memory() else ("Sockets", "Sockets")
+    assert on_ranks(3, place, "found memory") == [[rank, 3, 3, one] for rank in range(3)]
+    assert on_ranks(3, place, "machines") == [[0, 2, 1, several], [0, 1, 1, several], [1, 2, 1, several]]
 
 
 def test_what_lost_ranks_have_left_in_a_store_is_not_believed(tmp_path: Path) -> None:
