@@ -14,7 +14,7 @@ from ludus.errors import CheckpointError, ConfigError, LudusError, plain_text
 from ludus.listing import find_runs
 from ludus.show.comparison import Curve, value_at
 from ludus.show.jsonl import read_metrics
-from ludus.show.report import along_batches, is_reward_only
+from ludus.show.metric_rows import along_batches, is_reward_only
 from ludus.show.results import Measurement, read_measurements
 from ludus.training.run_facts import read_facts
 from ludus.training.run_folder import BEST, CHECKPOINTS, CONFIG, FINAL, RESULTS, pointed_by, refuse_strange_files

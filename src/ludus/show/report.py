@@ -4,7 +4,6 @@ Everything in it comes from the run folder: metrics.jsonl, config.yaml and, wher
 """
 
 import html
-import itertools
 import json
 import math
 import os
@@ -12,57 +11,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ludus.display import Curves, Display
+from ludus.display import Display
 from ludus.errors import LudusError, plain_text
 from ludus.files import parse_json, read_bounded
 from ludus.show import text
-from ludus.show.charts import Chart, Series, chart_html
 from ludus.show.episode_table import table_section
 from ludus.show.failures import failures_section
-from ludus.show.jsonl import MOST_STEPS, read_metrics
+from ludus.show.jsonl import read_metrics
+from ludus.show.metric_rows import Rows, along_batches, counts_batches, is_reward_only, last_value, with_one_name
 from ludus.show.pages import page_html, safe, tile, write_page
 from ludus.show.playback import Page
+from ludus.show.report_curves import curves_section
 from ludus.show.result_text import measured_on, measured_policy
 from ludus.show.results import Measurement, episodes_of, newest_evaluation
 from ludus.show.reward_page import RewardTrace, reward_section
 from ludus.show.run_state import is_other_task, quality
 
-Rows = list[dict[str, float]]
-
 # Of a page that can be read, whatever a run's files hold.
 _MOST_BYTES = 1_000_000  # of run.json and config.yaml
-_MOST_MOMENTS = 300
 _LABELS = ("name", "tags", "note")  # in run.json
-_MOST_CHARTS, _MOST_FACTS, _LONGEST_FACT, _DEEPEST = 100, 200, 1000, 5
-
-_SMALL = [  # title, metric, of the optimiser
-    ("Policy gradient loss", "train/policy_gradient_loss"),
-    ("Value loss", "train/value_loss"),
-    ("Loss", "train/loss"),
-    ("Critic loss", "train/critic_loss"),
-    ("Actor loss", "train/actor_loss"),
-    ("Mean Q", "train/q_mean"),
-    ("Entropy loss", "train/entropy_loss"),
-    ("Entropy", "train/entropy"),
-    ("Entropy coefficient", "train/ent_coef"),
-    ("Imitation loss", "train/imitation_loss"),
-    ("Approximate KL", "train/approx_kl"),
-    ("Clip fraction", "train/clip_fraction"),
-    ("Explained variance", "train/explained_variance"),
-    ("Learning rate", "train/learning_rate"),
-    ("Standard deviation of actions", "train/std"),
-    ("Gradient norm", "train/grad_norm"),
-]
-_SHOWN_ELSEWHERE = ("loop/", "time/", "final/", "eval/", "eval_stochastic/", "system/", "reward/")
-# What return decomposition is told by elsewhere, and our name for the same number (or none: a mere counter).
-_PUBLIC = {
-    "R_loss": "train/r_loss",
-    "Q_loss": "train/critic_loss",
-    "Pi_loss": "train/actor_loss",
-    "Epoch": "",
-    "Cycle": "",
-    "Timesteps": "",
-}
+_MOST_COLUMNS, _MOST_FACTS, _LONGEST_FACT, _DEEPEST = 100, 200, 1000, 5
 
 
 def write_report(
@@ -82,7 +50,7 @@ def write_report(
     it is not the best; the page is then report@POLICY.html.
     """
     run_dir, display = Path(run_dir), display or Display()
-    rows = _with_one_name(read_metrics(run_dir / "metrics.jsonl"))
+    rows = with_one_name(read_metrics(run_dir / "metrics.jsonl"))
     alone = is_reward_only(rows)
     rows = along_batches(rows) if alone else rows
     suffix = f"@{policy}" if policy else ""
@@ -95,7 +63,7 @@ def write_report(
         _failures(run_dir, measured),
         table_section(display.table, run_dir, _best_step(rows)),
         reward_section(rewards),
-        _curves(rows, display),
+        curves_section(rows, display),
         _evaluations(rows, display),
         _configuration(run_dir, facts),
         _run_facts({**facts, **(extra or {})}, trouble),
@@ -111,8 +79,8 @@ def _tiles(rows: Rows, display: Display, measured: Measurement | None) -> str:
     if not rows:
         return '<h2>No metrics yet</h2><div class="card note">The run has not finished its first cycle.</div>'
     steps = int(max(row["step"] for row in rows))
-    seconds = _last(rows, "time/time_elapsed")
-    speed = steps / seconds if seconds else _last(rows, "time/fps")
+    seconds = last_value(rows, "time/time_elapsed")
+    speed = steps / seconds if seconds else last_value(rows, "time/fps")
     if is_reward_only(rows):
         tiles = [
             *_reward_tiles(rows),
@@ -122,7 +90,7 @@ def _tiles(rows: Rows, display: Display, measured: Measurement | None) -> str:
         return f'<div class="tiles">{"".join(tiles)}</div>'
     tiles = [_best_tile(rows)] if measured is None else _result_tiles(measured, display)
     for measure in () if measured is not None else display.headline:
-        if (value := _last(rows, f"eval/{measure.metric}")) is not None:
+        if (value := last_value(rows, f"eval/{measure.metric}")) is not None:
             told = measure.told({measure.metric: value}, "")
             tiles.append(tile(f"{measure.label} in the newest evaluation", told))
     if measured is None:
@@ -184,7 +152,7 @@ def _best_tile(rows: Rows) -> str:
         ("success in training", "rollout/success_rate", text.percent),
         ("return in training", "rollout/ep_rew_mean", text.number),
     ):
-        if (value := _last(rows, metric)) is not None:
+        if (value := last_value(rows, metric)) is not None:
             return tile(f"newest {words}; no evaluation yet", show(value), main=True)
     return tile("result", "no evaluation yet")
 
@@ -192,10 +160,10 @@ def _best_tile(rows: Rows) -> str:
 def _reward_tiles(rows: Rows) -> list[str]:
     tiles: list[str] = []
     for metric, words in _REWARD_HEADLINES:
-        value = _last(rows, metric)
+        value = last_value(rows, metric)
         if value is not None:
             tiles.append(tile(words, text.reward_value(metric, value), main=not tiles))
-    loss = _last(rows, "train/r_loss")
+    loss = last_value(rows, "train/r_loss")
     return [*tiles, tile("final reward loss", text.number(loss))] if loss is not None else tiles
 
 
@@ -233,175 +201,6 @@ def _failures(run_dir: Path, measured: Measurement | None) -> str:
         return failures_section(episodes_of(measured.episodes, measured.words), told)
     step, episodes = newest_evaluation(run_dir / "episodes.jsonl")
     return failures_section(episodes, f"the newest evaluation, at step {step:,}")
-
-
-def _curves(rows: Rows, display: Display) -> str:
-    alone, unit = is_reward_only(rows), "batches" if counts_batches(rows) else "steps"
-    learning = [
-        _chart("Success rate", rows, _SUCCESS, text.percent, (0.0, 1.0)),
-        _chart("Episode return", rows, _RETURN),
-        _chart(
-            "Episode length (steps)",
-            rows,
-            {"training": "rollout/ep_len_mean", "evaluation": "eval/mean_ep_length"},
-        ),
-        *(_reward_charts(rows) if alone else []),
-        _chart(f"{unit.capitalize()} per second", rows, {f"{unit}/s": "time/fps"}),
-    ]
-    shares = {name: f"time/{name}_share" for name in ("simulate", "act", "learn")}
-    machine = [
-        _chart("Share of time", rows, shares, text.percent, (0.0, 1.0)),
-        _chart("Utilisation (%)", rows, {"CPU": "system/cpu_percent", "GPU": "system/gpu_percent"}),
-        _chart("Memory (MB)", rows, _MEMORY),
-    ]
-    known = {metric for _, metric in _SMALL} | {
-        "rollout/success_rate",
-        "rollout/ep_rew_mean",
-        "rollout/ep_len_mean",
-        "train/r_loss",
-        *_PUBLIC,
-        *_TOLD_RIGHT.values(),
-        *(metric for curves in (_STYLE, *display.curves) for metric in curves.series.values()),
-    }
-    names = dict.fromkeys(name for row in rows for name in row if name != "step")
-    others = [n for n in names if n not in known and not n.startswith(_SHOWN_ELSEWHERE)][:_MOST_CHARTS]
-    sections = (
-        _section("Learning", learning, "charts", _axis_switch(rows))
-        + _section(display.section or "Motion", _task_charts(rows, display), "charts")
-        + ("" if alone else _section("Learned reward", _reward_charts(rows), "charts"))
-        + _section(
-            "Optimisation", [_chart(title, rows, {title: metric}) for title, metric in _SMALL], "charts small"
-        )
-        + _fold("More metrics", [*(_chart(n, rows, {n: n}) for n in others), *machine])
-    )
-    return sections.replace(" steps</text>", f" {unit}</text>")
-
-
-_MEMORY = {
-    "memory": "system/memory_mb",
-    "GPU, allocated": "system/gpu_memory_allocated_mb",
-    "GPU, reserved": "system/gpu_memory_reserved_mb",
-}
-_SUCCESS = {
-    "training": "rollout/success_rate",
-    "evaluation": "eval/success_rate",
-    "evaluation, strict": "eval/success_strict",
-    "evaluation, unseen": "eval/test_success_rate",
-    "evaluation, stochastic": "eval_stochastic/success_rate",
-}
-_RETURN = {
-    "training": "rollout/ep_rew_mean",
-    "evaluation": "eval/mean_reward",
-    "evaluation, stochastic": "eval_stochastic/mean_reward",
-}
-
-
-# Of a discriminator that pays for motion.
-_STYLE = Curves("Reward of a step", {"style": "rollout/style_reward", "task": "rollout/task_reward"})
-_TOLD_RIGHT = {"demonstrated motion": "adversary/accuracy_demo", "the policy's": "adversary/accuracy_policy"}
-
-
-def _task_charts(rows: Rows, display: Display) -> list[str]:
-    return [
-        *(_chart(curves.title, rows, curves.series) for curves in display.curves),
-        _chart("What the discriminator tells right", rows, _TOLD_RIGHT, text.percent, (0.0, 1.0)),
-        _chart(_STYLE.title, rows, _STYLE.series),
-    ]
-
-
-def _reward_charts(rows: Rows) -> list[str]:
-    names = text.reward_names(rows)
-    others = [
-        n for n in names if n not in {*_CORRELATION.values(), *_AUC.values(), "reward/R2", "reward/episodes"}
-    ][:_MOST_CHARTS]
-    return [
-        _chart("Reward loss", rows, {"reward loss": "train/r_loss"}),
-        _chart("AUC, successes against failures", rows, _AUC, _reward_show("reward/AUC"), (0.0, 1.0)),
-        _chart("R² of the return", rows, {"R²": "reward/R2"}, _reward_show("reward/R2")),
-        _chart("Correlation with the hidden reward", rows, _CORRELATION, _reward_show("reward/correlation")),
-        *(_chart(text.reward_label(n).capitalize(), rows, {text.reward_label(n): n}) for n in others),
-    ]
-
-
-def _reward_show(metric: str) -> Any:
-    return lambda value: text.reward_value(metric, value)
-
-
-_AUC = {
-    "learned reward": "reward/AUC",
-    "success head": "reward/AUC_success",
-    "progress head": "reward/AUC_progress",
-}
-_CORRELATION = {
-    "in successes": "reward/correlation",
-    "mean of episodes": "reward/correlation_within",
-    "overall": "reward/correlation_all",
-    "of ranks": "reward/rank_correlation",
-}
-
-
-def _chart(
-    title: str,
-    rows: Rows,
-    metrics: Mapping[str, str],
-    show: Any = text.number,
-    limits: tuple[float, float] | None = None,
-) -> str:
-    series = [s for name, metric in metrics.items() if (s := _series(name, metric, rows)) is not None]
-    return chart_html(Chart(title, series, show, limits, marks=_stage_starts(rows))) if series else ""
-
-
-def _stage_starts(rows: Rows) -> dict[float, str]:
-    """Where a curriculum went on to its next stage."""
-    staged = [row for row in rows if "loop/stage" in row]
-    changes = (
-        (one, other) for one, other in itertools.pairwise(staged) if one["loop/stage"] != other["loop/stage"]
-    )
-    return {one["step"]: f"stage {other['loop/stage']:g}" for one, other in changes}
-
-
-def _series(name: str, metric: str, rows: Rows) -> Series | None:
-    found = [row for row in rows if math.isfinite(row.get(metric, math.nan))]
-    if not found:
-        return None
-    steps, values = [row["step"] for row in found], [row[metric] for row in found]
-    lows: list[float] = []
-    highs: list[float] = []
-    prefix = metric.rpartition("/")[0] + "/"
-    edges = (prefix + "success_low", prefix + "success_high")
-    if metric.endswith("/success_rate") and all(math.isfinite(r.get(e, math.nan)) for r in found for e in edges):
-        lows, highs = ([row[edge] for row in found] for edge in edges)
-    return Series(name, steps, values, lows, highs, dots=metric.startswith("eval"))
-
-
-def _section(title: str, charts: list[str], style: str, beside: str = "") -> str:
-    charts = [chart for chart in charts if chart]
-    return f'<h2>{title}{beside}</h2><div class="{style}">{"".join(charts)}</div>' if charts else ""
-
-
-def _axis_switch(rows: Rows) -> str:
-    """Buttons that lay the curves over steps or over time, and when which step was made, for the script."""
-    told = [(row["step"], row.get("time/time_elapsed", math.nan)) for row in rows]
-    clock, known = [[0.0, 0.0]], (pair for pair in told if all(map(math.isfinite, pair)))
-    for step, seconds in known:
-        if step > clock[-1][0] and seconds > clock[-1][1]:
-            clock.append([step, round(seconds, 1)])
-    if len(clock) < 3:
-        return ""
-    thinned = [*clock[:: 1 + len(clock) // _MOST_MOMENTS], clock[-1]]
-    return (
-        '<span class="switch"><button type="button" class="on" data-axis="steps">steps</button>'
-        '<button type="button" data-axis="time">training time</button></span>'
-        f'<script type="application/json" id="clock">{json.dumps(thinned)}</script>'
-    )
-
-
-def _fold(title: str, charts: list[str]) -> str:
-    charts = [chart for chart in charts if chart]
-    if not charts:
-        return ""
-    grid = f'<div class="charts small">{"".join(charts)}</div>'
-    return f'<details class="card"><summary>{title}</summary>{grid}</details>'
 
 
 def _evaluations(rows: Rows, display: Display) -> str:
@@ -458,7 +257,7 @@ def _measure_columns(display: Display) -> list[tuple[str, str, Any]]:
 
 
 def _reward_columns(rows: Rows) -> list[tuple[str, str, Any]]:
-    names = text.reward_names(rows)[:_MOST_CHARTS]
+    names = text.reward_names(rows)[:_MOST_COLUMNS]
     return [(safe(text.reward_label(n)), n, lambda row, n=n: text.reward_value(n, row[n])) for n in names]
 
 
@@ -579,37 +378,3 @@ def _labels(facts: Mapping[str, Any]) -> str:
         part for part in (name, ", ".join(f"#{tag}" for tag in tags.split(", ") if tag), note) if part
     )
     return f"<p>{safe(told)}</p>" if told else ""
-
-
-def _with_one_name(rows: Rows) -> Rows:
-    """Losses that have only their public name get ours too."""
-    for row in rows:
-        row.update({ours: row[name] for name, ours in _PUBLIC.items() if ours and name in row and ours not in row})
-    return rows
-
-
-def is_reward_only(rows: Rows) -> bool:
-    """Whether a reward was learned from recorded data, without anybody acting."""
-    names = {name for row in rows for name in row}
-    if any(name.startswith(("rollout/", "eval/")) for name in names):
-        return False
-    return "train/r_loss" in names or any(name.startswith("reward/") for name in names)
-
-
-def counts_batches(rows: Rows) -> bool:
-    """Whether what was learned from lay in files: a step is a batch then."""
-    names = {name for row in rows for name in row}
-    return any(name.startswith("train/") for name in names) and not any(n.startswith("rollout/") for n in names)
-
-
-def along_batches(rows: Rows) -> Rows:
-    """Rows by how much was trained: their step may be the size of the store, which never changes."""
-    if all(abs(row.get("loop/batches", math.nan)) <= MOST_STEPS for row in rows):
-        return [row | {"step": row["loop/batches"]} for row in rows]
-    if len({row["step"] for row in rows}) > 1 or len(rows) < 2:
-        return rows
-    return [row | {"step": i} for i, row in enumerate(rows, start=1)]
-
-
-def _last(rows: Rows, metric: str) -> float | None:
-    return next((row[metric] for row in reversed(rows) if math.isfinite(row.get(metric, math.nan))), None)
