@@ -1,7 +1,7 @@
 """Train with an algorithm of your own: advantage actor-critic (A2C, Mnih et al. 2016), registered from outside.
 
 python examples/own_algorithm.py
-ludus train gym:CartPole-v1 --algo own_algorithm:A2C_ALGORITHM --a2c.learning-rate 2e-3    (from this folder)
+ludus train gym:CartPole-v1 --algo own_algorithm:A2C_ALGORITHM --a2c.learning-rate 1e-3    (from this folder)
 
 An installed package makes it known by name instead, with two lines in its pyproject.toml:
 
@@ -42,9 +42,9 @@ class A2CConfig(RolloutConfig):
     """A rollout is one gradient step."""
     update_epochs: Annotated[int, Range(1, 1)] = 1
     """And is used once."""
-    learning_rate: Annotated[float, Range(0, 1_000)] = 3e-3
+    learning_rate: Annotated[float, Range(0, 1_000)] = 2e-3
     """Adam's step size at the start."""
-    learning_rate_final: Annotated[float, Range(0, 1_000)] = 1e-3
+    learning_rate_final: Annotated[float, Range(0, 1_000)] = 1e-5
     """Step size at the end."""
     gamma: Annotated[float, SHARE] = 0.99
     """Discount of the future."""
@@ -129,7 +129,7 @@ class A2CJob(OnPolicyJob):
 # 3. The registration.
 def adapt(config: TrainConfig) -> A2CTrainConfig:
     """Any preset, as A2C would train it."""
-    loop, evaluation = replace(config.loop, iterations=50), EvalConfig(every=50_000, stochastic=False)
+    loop, evaluation = replace(config.loop, iterations=50), EvalConfig(every=10_000, stochastic=False)
     return convert(config, A2CTrainConfig, loop=loop, eval=evaluation)
 
 

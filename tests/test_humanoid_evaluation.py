@@ -201,3 +201,46 @@ def test_every_start_of_an_evaluation_is_played_once_whatever_number_is_asked_fo
     }  # fmt: skip
     training.reset(0)
     assert not make([standing_clip()], resample=False).adapt(result.metrics, result.labels)
+
+
+# Ends of other kinds ----------------------------------------------------------------------------------
+def test_an_episode_that_is_cut_has_not_succeeded_and_stands_in_the_table() -> None:
+    """As --eval.max-steps does it: one clip ends before, the other does not."""
+    env = make([standing_clip("long", seconds=3.0), standing_clip("short", seconds=0.5)], evaluation=True)
+    result = evaluate(Still(), env, 2, 0, True, max_steps=30)  # type: ignore[arg-type]
+    assert result.cut
+    assert result.summary()["success_rate"] == 0.5
+    lines = env.tabulate(result.metrics, result.labels)
+    assert [(line["clip"], line["success_rate"]) for line in lines] == [("long", 0.0), ("short", 1.0)]
+    assert env.adapt(result.metrics, result.labels)
+    assert env.starts.shares()[0] > env.starts.shares()[1]
+
+
+def test_whoever_lost_the_reference_and_found_back_has_not_followed_it() -> None:
+    env = make([standing_clip(seconds=1.0)], evaluation=True, terminations={"lost": None})
+    env.reset(0)
+    away = env.sim.field("qpos")
+    place = away[0, 0].clone()
+    for number in range(1, 31):
+        away[0, 0] = place + (2.0 if 10 < number <= 20 else 0.0)
+        step = env.step(torch.zeros(1, 28))
+        assert bool(step.metrics["success"][0]) == (number <= 10)
+        assert float(step.metrics["completion"][0]) == pytest.approx(min(number, 10) / 30)
+    assert step.truncated.all()
+    fresh = env.step(torch.zeros(1, 28))
+    assert fresh.metrics["success"].all()
+
+
+def after_three_steps(task: MimicTask) -> Tensor:
+    return task.elapsed >= 3
+
+
+def test_whoever_is_ended_by_a_term_of_the_users_has_not_followed_to_the_end() -> None:
+    own = {"early": {"function": "test_humanoid_evaluation:after_three_steps"}}
+    env = make([standing_clip(seconds=1.0)], evaluation=True, terminations=own)
+    result = evaluate(Still(), env, 1, 0, True)  # type: ignore[arg-type]
+    told = result.summary()
+    assert told["success_rate"] == 0
+    assert told["success_strict"] == 0
+    assert told["completion"] == pytest.approx(0.1)
+    assert "mpjpe_succeeded" not in told

@@ -46,6 +46,7 @@ from ludus.envs.humanoid.starts import StartWeights
 from ludus.envs.humanoid.tracking import clip_table
 from ludus.envs.locomotion.config import LocomotionConfig
 from ludus.envs.mujoco.task import SimTask
+from ludus.envs.showing import make_shown_env, make_trial_env
 from ludus.errors import ConfigError
 from ludus.show.console import Console
 from ludus.show.report import write_report
@@ -243,9 +244,10 @@ def test_absolute_actions_mean_in_an_evaluation_what_they_meant_in_training(tmp_
     clips = walk_clip("a"), standing_clip("b"), standing_clip("b7")
     config = saved(tmp_path, *clips, mirror=True, test_clips="*7", actions="absolute")
     training, evaluation = mimic(config, 2), mimic(config, 2, evaluation=True)
+    shown, chosen = make_shown_env(config), make_trial_env(config, config.clips, 2)
     expected = np.mean([c.joint_pos.mean(0) for clip in clips[:2] for c in (clip, mirrored(clip))], axis=0)
-    for env in (training, evaluation):
-        np.testing.assert_allclose(env._mean_pose, expected, atol=1e-6)
+    for env in (training, evaluation, shown, chosen):
+        np.testing.assert_allclose(env._mean_pose, expected, atol=1e-6)  # type: ignore[attr-defined]
 
 
 # Playback ---------------------------------------------------------------------------------------------
@@ -296,9 +298,11 @@ def test_an_evaluation_knows_nothing_of_noise_pushes_and_rates(tmp_path: Path) -
         a, b = one.step(action), other.step(action)
         assert torch.equal(a.final_obs, b.final_obs)
         assert torch.equal(a.reward, b.reward)
-    pushed = make_eval_env(replace(rough, eval_randomized=True), 8)
+    pushed, shown = make_eval_env(replace(rough, eval_randomized=True), 8), make_shown_env(rough)
     assert isinstance(pushed, SimTask)
+    assert isinstance(shown, SimTask)
     assert pushed.randomization
+    assert not shown.randomization  # what is looked at is what was evaluated
     assert judged_task(rough) != judged_task(plain)  # it has a randomisation
     assert judged_task(replace(plain, mirror=True, start_noise=1.0, playback=(0.8, 1.25))) == judged_task(plain)
     assert judged_task(replace(plain, test_clips="walk")) != judged_task(plain)
@@ -427,7 +431,7 @@ def test_a_diverged_row_has_completed_nothing() -> None:
 def test_a_summary_tells_of_unseen_clips_apart() -> None:
     result = Evaluation(
         returns=[1.0, 2.0, 9.0, 9.0], lengths=[10, 20, 30, 30],
-        metrics={"success": [1.0, 0.0, 1.0, 1.0], "completion": [1.0, 0.5, 1.0, math.nan], "reward/x": [1.0] * 4},
+        metrics={"success": [1.0, 0.0, 1.0, 0.0], "completion": [1.0, 0.5, 1.0, math.nan], "reward/x": [1.0] * 4},
         labels={"weight": [1.0, 1.0, 0.5, 0.5], "clip": [0, 1, 2, 2], "unseen": [0, 0, 1, 1]}, cut={3},
     )  # fmt: skip
     told = result.summary()

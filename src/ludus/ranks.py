@@ -417,15 +417,22 @@ class Sockets:
         try:
             self._group.allreduce([numbers]).wait()
         except RuntimeError as error:
-            raise RankLostError(f"Another rank has ended: {str(error).splitlines()[0]}") from error
+            raise self._told_end(error) from error
 
     def gather(self, numbers: Tensor) -> Tensor:
         everyones = numbers.new_empty((self._size, len(numbers)))
         try:
             self._group.allgather([list(everyones)], [numbers]).wait()
         except RuntimeError as error:
-            raise RankLostError(f"Another rank has ended: {str(error).splitlines()[0]}") from error
+            raise self._told_end(error) from error
         return everyones
+
+    def _told_end(self, error: RuntimeError) -> RankLostError:
+        """Gloo does not say which rank it was."""
+        where_and_what = str(error).splitlines()[0]
+        if "timed out" in where_and_what.lower():
+            return RankLostError(f"Another rank has not answered for {longest_wait_s():.0f} s.")
+        return RankLostError(f"Another rank has ended: {where_and_what.rpartition('] ')[2]}.")
 
     def lost(self) -> str:
         return ""  # whoever has started the ranks watches them

@@ -116,6 +116,13 @@ def on_threads(config: EnvConfig) -> EnvConfig:
     return dataclasses.replace(config, simulator="threads") if isinstance(config, _SIMULATED) else config
 
 
+def as_evaluated(config: EnvConfig) -> EnvConfig:
+    """Without what is randomised in the training alone."""
+    if isinstance(config, TermSettings) and not config.eval_randomized:
+        return dataclasses.replace(config, randomization={})
+    return config
+
+
 def sees_by_warp(config: EnvConfig, device: "torch.device | str") -> bool:
     """Whether the images of a training on `device` are drawn by MuJoCo Warp."""
     if not isinstance(config, KukaConfig) or not config.image_size:
@@ -131,8 +138,7 @@ def make_eval_env(
     config: EnvConfig, episodes: int, device: "torch.device | str" = "cpu", starts: slice = slice(None)
 ) -> "VecEnv":
     """Environments for so many episodes, no more of them than in training; or for these `starts`, if fixed."""
-    if isinstance(config, TermSettings) and not config.eval_randomized:
-        config = dataclasses.replace(config, randomization={})
+    config = as_evaluated(config)
     if isinstance(config, KukaConfig) and sees_by_warp(config, device):
         config = dataclasses.replace(config, simulator="warp")  # another renderer's images look a little different
     elif isinstance(config, _SIMULATED):

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import mujoco
 import torch
 
-from ludus.envs import make_eval_env, make_vec_env, on_threads
+from ludus.envs import as_evaluated, make_eval_env, make_vec_env, on_threads
 from ludus.envs.config import EnvConfig
 from ludus.envs.gym.config import GymConfig, PettingZooConfig
 from ludus.envs.humanoid.config import HumanoidConfig
@@ -74,13 +74,16 @@ def make_shown_env(trained: EnvConfig, clips: str = "", beside: float = 0.0) -> 
 def drawable_env(
     config: EnvConfig, trained: EnvConfig | None = None, beside: float = 0.0, num_envs: int = 1
 ) -> VecEnv:
-    """Environments for looking at; Gymnasium's own drawing is switched on where the environment has it.
+    """Environments for looking at, as evaluations have them.
+
+    Gymnasium's own drawing is switched on where the environment has it.
 
     Of one that brings pieces to be looked at there is but one, whatever `num_envs` says.
 
     `trained`: how the policy was trained, where that differs from what is shown. `beside`: metres between a body
     and the ghost of what it should do, where there is one; 0 lays one over the other.
     """
+    config = as_evaluated(config)
     if isinstance(config, HumanoidConfig) and config.goal == "track":
         return make_shown(config, trained if isinstance(trained, HumanoidConfig) else config, beside)
     if not isinstance(config, GymConfig | PettingZooConfig):

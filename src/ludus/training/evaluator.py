@@ -69,13 +69,10 @@ class Evaluation:
 
     def _means(self) -> dict[str, float]:
         result: dict[str, float] = {}
-        metrics = dict(self.metrics)
-        if "success" in metrics:  # who was cut has not succeeded
-            metrics["success"] = [0.0 if i in self.cut else v for i, v in enumerate(metrics["success"])]
-        told = {name: self._mean(values) for name, values in metrics.items()}
+        told = {name: self._mean(values) for name, values in self.metrics.items()}
         means = {name: mean for name, mean in told.items() if mean == mean}
         if (rate := means.pop("success", None)) is not None:
-            n = self._effective_number(metrics["success"])
+            n = self._effective_number(self.metrics["success"])
             low, high = wilson_interval(rate * n, n)
             result |= {"success_rate": rate, "success_low": low, "success_high": high}
         result["mean_reward"] = mean = self._mean(self.returns)
@@ -98,7 +95,7 @@ class Evaluation:
         told: dict[str, Any] = {"rows": self.rows, "episode": [self.numbers[i] for i in order]}
         told |= {"return": column(self.returns), "length": [self.lengths[i] for i in order]}
         if "success" in self.metrics:
-            told["success"] = [0 if i in self.cut else _brief(self.metrics["success"][i]) for i in order]
+            told["success"] = column(self.metrics["success"])
         if self.cut:
             told["cut"] = [self.numbers[i] for i in order if i in self.cut]
         if self.starts:
@@ -236,10 +233,15 @@ class _Tally:
             kept.setdefault(name, [math.nan] * before).extend(values.cpu()[ended].tolist())
 
     def count_cut(self, cut: Tensor, metrics: dict[str, Tensor]) -> None:
-        """Episodes that did not come to their end have told nothing but which they were."""
-        before, labels = len(self.result.returns), self._env.labels
-        self.count(cut, {n: v if n in labels else torch.full_like(v, math.nan) for n, v in metrics.items()})
+        """Episodes that did not come to their end have not succeeded, and told nothing but which they were."""
+        before = len(self.result.returns)
+        self.count(cut, {name: self._of_cut(name, values) for name, values in metrics.items()})
         self.result.cut |= set(range(before, len(self.result.returns)))
+
+    def _of_cut(self, name: str, values: Tensor) -> Tensor:
+        if name in self._env.labels:
+            return values
+        return torch.full_like(values, 0.0 if name.startswith("success") else math.nan)
 
     def begin_anew(self, done: Tensor, obs: Tensor) -> None:
         """New episodes have begun in these rows."""

@@ -12,7 +12,7 @@ from ludus import ranks
 from ludus.errors import ConfigError, TrainingError
 from ludus.policies.config import PolicyConfig
 
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cublas_status_alloc_failed")
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "cublas_status_alloc_failed")
 
 
 def refuse_large_networks(inputs: int, config: PolicyConfig, networks: int, device: torch.device) -> None:

@@ -13,7 +13,7 @@ from ludus.envs.humanoid.motions import MotionLibrary, Reference
 from ludus.envs.humanoid.task import FEELING, HumanoidTask
 from ludus.envs.humanoid.tracking import MEAN_DISTANCE, TrackingMeasures, clip_table
 from ludus.envs.mujoco.simulator import Simulator
-from ludus.envs.mujoco.task import Rows
+from ludus.envs.mujoco.task import Rows, Score
 from ludus.envs.mujoco.terms import Table, Term
 from ludus.envs.vec import State
 
@@ -86,6 +86,8 @@ class MimicTask(HumanoidTask):
         self.use_terms(config, reward_terms(config.reward), TERMINATIONS, OBSERVATIONS, fused=False)
         if "power" in self.rewards.terms:
             self._force = sim.field("actuator_force")
+        if "lost" not in self.terminations.terms:  # then an episode goes on, and may find back
+            self.memory["followed"] = torch.zeros(self.num_rows, dtype=torch.int64, device=self.device)
 
     def _new_measures(self) -> TrackingMeasures:
         return TrackingMeasures(self.num_rows, len(self.body.key), self.body.dt, self.device)
@@ -143,9 +145,17 @@ class MimicTask(HumanoidTask):
             self._remember_error(reference, qpos, qvel, bodies)
         self.lost = self._is_lost(distance)
         self.memory["error_sum"] += distance.mean(1)
-        metrics = self._metrics(bodies, reference, distance, self.lost)
+        metrics = self._metrics(bodies, reference, self._followed())
         self._advance()
         return metrics
+
+    def _followed(self) -> Tensor:
+        """[rows] steps of the episode before the reference was lost for the first time."""
+        if "followed" not in self.memory:
+            return self.elapsed - self.lost.long()
+        followed = self.memory["followed"]
+        followed += (followed == self.elapsed - 1) & ~self.lost
+        return followed.clone()
 
     def _errors(self, reference: Reference, qpos: Tensor, qvel: Tensor, distance: Tensor) -> dict[str, Tensor]:
         """[rows] squared errors."""
@@ -176,11 +186,13 @@ class MimicTask(HumanoidTask):
         began = self.memory["time"] - self.elapsed * self.clip_dt
         return (distance > self._limits[self.starts.part_at(self.memory["clip"], began), None]).any(dim=1)
 
-    def _metrics(self, bodies: Tensor, reference: Reference, distance: Tensor, lost: Tensor) -> dict[str, Tensor]:
-        completion = {"completion": self._completion(lost)}
+    def _metrics(self, bodies: Tensor, reference: Reference, followed: Tensor) -> dict[str, Tensor]:
+        """`followed`: [rows] steps before the reference was lost."""
+        lost, completion = followed < self.elapsed, (followed / self._planned_steps()).clamp(max=1.0).float()
         if self._measures is None:
             steps = self.elapsed.clamp(min=1)
-            return {"success": (~lost).float(), "mpjpe": 1000 * self.memory["error_sum"] / steps} | completion
+            off = 1000 * self.memory["error_sum"] / steps
+            return {"success": (~lost).float(), "mpjpe": off, "completion": completion}
         self._measures.add(bodies, reference.body_pos)
         clip = self.memory["clip"]
         labels = {"weight": 1 / self._tries[clip], "clip": clip.float(), "ended": self.memory["time"].float()}
@@ -189,11 +201,19 @@ class MimicTask(HumanoidTask):
             labels |= {"began": self._plan[1].float(), "farthest": self._measures.farthest.clone()}
         if self._roles.unseen:
             labels["unseen"] = (clip >= self._roles.seen).float()
-        return self._measures.results(lost) | completion | labels
+        return self._measures.results(lost) | {"completion": completion} | labels
 
-    def _completion(self, lost: Tensor) -> Tensor:
-        """[rows] the frames that were followed so far, as a share of all that the episode may have."""
-        return ((self.elapsed - lost.long()) / self._planned_steps()).clamp(max=1.0).float()
+    def score(self) -> Score:
+        """Whoever is ended before the end, be it by a term of the user's, has not succeeded."""
+        score = super().score()
+        if self.terminations.terms.keys() <= {"lost"}:
+            return score
+        for name in score.metrics:
+            if name.startswith("success"):
+                score.metrics[name] = score.metrics[name].masked_fill(score.terminated, 0.0)
+            elif name.endswith("_succeeded"):
+                score.metrics[name] = score.metrics[name].masked_fill(score.terminated, torch.nan)
+        return score
 
     def _planned_steps(self) -> Tensor:
         """[rows] control steps of the episode if it is followed to its end."""
@@ -258,6 +278,11 @@ class MimicTask(HumanoidTask):
         own = {"limits": self._limits.clone()} if self.config.strict_termination else {}
         return super().lessons() | own
 
+    def load_state(self, state: State) -> None:
+        if "followed" in self.memory:  # which older checkpoints do not have
+            state = state | {"memory": {"followed": state["elapsed"]} | state["memory"]}
+        super().load_state(state)
+
     def load_lessons(self, lessons: State) -> None:
         super().load_lessons(lessons)
         if self.config.strict_termination:
@@ -282,6 +307,8 @@ class MimicTask(HumanoidTask):
     # Beginning and ending -----------------------------------------------------------------------
     def new_episodes(self, rows: Rows, n: int) -> dict[str, Tensor]:
         values = super().new_episodes(rows, n) | {"error_sum": torch.zeros(n, device=self.device)}
+        if "followed" in self.memory:
+            values["followed"] = torch.zeros(n, dtype=torch.int64, device=self.device)
         if self.config.discriminate == "error":
             values["motion"] = torch.zeros((n, _error_size(self.body)), device=self.device)
         return values

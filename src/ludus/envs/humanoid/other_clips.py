@@ -33,7 +33,8 @@ def act_as_trained(task: HumanoidTask, trained: HumanoidConfig) -> None:
     Absolute ones are added to the mean pose of the clips trained on. Residual ones need nothing of those clips,
     whose files may be gone.
     """
-    if task.config.actions == "absolute" and task.config.clips != trained.clips:
+    others = task.config.clips != trained.clips or trained.test_clips or trained.mirror
+    if task.config.actions == "absolute" and others:
         task.act_around(trained_pose(trained))
 
 

@@ -10,6 +10,7 @@ from ludus.envs.humanoid.task import FEELING, HumanoidTask, from_root
 from ludus.envs.mujoco.simulator import Simulator
 from ludus.envs.mujoco.task import Rows
 from ludus.envs.mujoco.terms import Term
+from ludus.envs.vec import State
 
 _SHARPNESS = 4.0  # per (m/s)²
 _MOST_POSES = 512  # of the clips, that a pose is compared with
@@ -46,6 +47,8 @@ class SpeedTask(HumanoidTask):
         self.ahead = torch.tensor([1.0, 0.0, 0.0], device=self.device)
         rewards = REWARDS if self._poses is None else JUDGED
         self.use_terms(config, rewards, TERMINATIONS, OBSERVATIONS, fused=False)
+        if "fallen" not in self.terminations.terms:  # then an episode goes on, and the body may rise
+            self.memory["upright"] = torch.ones(self.num_rows, device=self.device)
 
     error: Tensor  # [rows] (m/s)², of the newest step
     distance: Tensor  # [rows] m, to the nearest pose
@@ -61,7 +64,10 @@ class SpeedTask(HumanoidTask):
             self._remember_frame()
         self.fallen = self._qpos[:, 2] < self.body.fallen_height
         steps = self.elapsed.clamp(min=1)
-        metrics = {"success": (~self.fallen).float(), "speed_error": self.memory["speed_error"] / steps}
+        upright = (~self.fallen).float()
+        if "upright" in self.memory:
+            upright = self.memory["upright"].mul_(upright).clone()
+        metrics = {"success": upright, "speed_error": self.memory["speed_error"] / steps}
         if self._poses is not None:
             self.distance = self._distance_to_nearest_pose()
             self.memory["pose_error"] += self.distance
@@ -80,7 +86,14 @@ class SpeedTask(HumanoidTask):
         slow, fast = self.config.speed
         zero = torch.zeros(n, device=self.device)
         speed = self.uniform(slow, fast, n).float()
-        return super().new_episodes(rows, n) | {"speed": speed, "speed_error": zero, "pose_error": zero}
+        begun = {"speed": speed, "speed_error": zero, "pose_error": zero}
+        begun |= {"upright": zero + 1} if "upright" in self.memory else {}
+        return super().new_episodes(rows, n) | begun
+
+    def load_state(self, state: State) -> None:
+        if "upright" in self.memory:  # which older checkpoints do not have
+            state = state | {"memory": {"upright": torch.ones_like(self.memory["upright"])} | state["memory"]}
+        super().load_state(state)
 
 
 def _pose_bank(library: MotionLibrary) -> Tensor:

@@ -107,4 +107,4 @@ def clip_table(
         if unseen:
             line["unseen"] = float(number >= len(names) - len(unseen))
         table.append(line)
-    return sorted(table, key=lambda line: (line.get("success_rate", 0), -(line.get("mpjpe") or 0)))
+    return sorted(table, key=lambda line: (line.get("success_rate") or 0, -(line.get("mpjpe") or 0)))
