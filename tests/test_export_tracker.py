@@ -16,6 +16,7 @@ import torch
 pytest.importorskip("scipy", reason="SciPy is not installed")
 import ludus
 from humanoid_envs import set_pose, set_time
+from ludus.commands.runs import _tracker_lines
 from ludus.envs.bodies import find_body
 from ludus.envs.humanoid.clip import Clip, save_clip
 from ludus.envs.humanoid.config import HumanoidConfig
@@ -114,7 +115,8 @@ def test_the_file_has_the_inputs_outputs_and_texts_that_controllers_read(exporte
     }  # fmt: skip
     texts = session.get_modelmeta().custom_metadata_map
     assert set(CONTROLLERS_READ) <= texts.keys()
-    assert texts["joint_names"].split(",") == list(body.joints)
+    assert texts["joint_names"].split(",") == texts["action_joint_names"].split(",") == list(body.joints)
+    assert texts["action_mode"] == "residual"
     assert texts["body_names"].split(",") == list(body.key_names)
     assert (texts["anchor_body_name"], texts["command_names"], texts["run_path"]) == ("torso", "motion", "run")
     assert texts["action_scale"] == ",".join(["0.500"] * joints)
@@ -294,6 +296,24 @@ def test_what_is_measured_does_not_depend_on_the_place_and_the_heading_of_the_wo
     set_pose(env, qpos + torch.tensor([[3.0, -2.0, 0.4, *[0.0] * (qpos.shape[1] - 3)]]), qvel)
     torch.testing.assert_close(env.observe(slice(None)), before, atol=1e-5, rtol=1e-5)
     env.close()
+
+
+def test_a_run_with_mirrored_and_unseen_clips_exports_any_of_them(tmp_path: Path) -> None:
+    clips = {"env.clips": "bow,wave", "env.test_clips": "wave", "env.mirror": True}
+    run = train(tmp_path / "run", **clips)
+    for name in ("bow", "wave", "squat"):  # trained on, kept out, another
+        assert export_onnx(run, tmp_path / f"{name}.onnx", clip=name) <= 1e-5
+        assert read_metadata(tmp_path / f"{name}.onnx")["ludus_tracker"]["clip"]["name"] == name
+
+
+def test_the_order_of_actions_and_what_motors_pull_to_are_told() -> None:
+    about = {"clip": None, "estimated": [], "actions": "residual", "model": "robot.xml"}
+    names = {"joint_names": ["hip", "knee"], "action_joint_names": ["knee", "hip"]}
+    told = "\n".join(_tracker_lines(about | names))
+    assert "motors pull to joint_targets" in told
+    assert "in the order of action_joint_names" in told
+    plain = {"actions": "absolute", "joint_names": ["hip"], "action_joint_names": ["hip"]}
+    assert len(_tracker_lines(about | plain)) == 2
 
 
 @needs_g1

@@ -125,9 +125,12 @@ def tracker_of(
 
 
 def _library(config: HumanoidConfig, name: str, any_clip: bool) -> tuple[MotionLibrary, int]:
-    """The clips among which the one to be exported is, and which it is: of the run's own, or another."""
+    """The clips among which the one to be exported is, and which it is: of the run's own, or another.
+
+    As evaluations have them: with those that were kept out of the training, and none mirrored.
+    """
     if not name:
-        own = library_of(config, "cpu")
+        own = library_of(config, "cpu", evaluation=True)
         if len(own) > 1 and not any_clip:
             told = ", ".join(own.names[:_MOST_NAMED]) + ", …" * (len(own) > _MOST_NAMED)
             raise ConfigError(
@@ -136,10 +139,10 @@ def _library(config: HumanoidConfig, name: str, any_clip: bool) -> tuple[MotionL
             )
         return own, 0
     with suppress(LudusError):  # the clips trained on may be gone, and another is asked for
-        own = library_of(config, "cpu")
+        own = library_of(config, "cpu", evaluation=True)
         if name in own.names:
             return own, own.names.index(name)
-    other = library_of(on_clips(config, name), "cpu")
+    other = library_of(on_clips(config, name), "cpu", evaluation=True)
     if len(other) > 1:
         raise ConfigError(f"--clip {name} means {len(other)} clips, and a file holds one: name one of them.")
     return other, 0
@@ -325,6 +328,8 @@ def controller_texts(tracker: Tracker) -> dict[str, str]:
     return {
         "run_path": tracker.run,
         "joint_names": ",".join(facts["joint_names"]),
+        "action_joint_names": ",".join(facts["action_joint_names"]),  # the order of actions and action_scale
+        "action_mode": facts["actions"],
         **{name: ",".join(f"{value:.3f}" for value in facts[name]) for name in numbers},
         "command_names": "motion",
         "observation_names": ",".join(names),

@@ -255,7 +255,12 @@ def _tracker_lines(about: dict[str, Any]) -> list[str]:
     clip = about["clip"]
     told = "an input" if clip is None else f"{clip['name']}, {clip['steps']} steps"
     estimated = ", ".join(about["estimated"]) or "nothing"
-    return [f"clip {told} · {about['actions']} actions · body {about['model']}", f"to be estimated: {estimated}"]
+    lines = [f"clip {told} · {about['actions']} actions · body {about['model']}", f"to be estimated: {estimated}"]
+    if about["actions"] != "absolute":
+        lines.append("motors pull to joint_targets; default_joint_pos + action_scale · actions is another pose")
+    if about["action_joint_names"] != about["joint_names"]:
+        lines.append("actions and joint_targets are in the order of action_joint_names, not of joint_names")
+    return lines
 
 
 def _range(action: dict[str, Any]) -> str:
