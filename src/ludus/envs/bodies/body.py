@@ -12,12 +12,13 @@ import mujoco
 import numpy as np
 
 from ludus.envs.bodies.kinematics import Kinematics
-from ludus.envs.bodies.model import compiled, furnish, need, read_spec
+from ludus.envs.bodies.model import compiled, furnish, need, read_spec, substeps_of
 from ludus.envs.bodies.settings import BodySettings, matching, model_file, read_settings
 from ludus.envs.mujoco.robot import is_servo, joint_of
 from ludus.errors import ConfigError, did_you_mean, listable
 
 _FREE, _BALL = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
+_NO_DYNAMICS = int(mujoco.mjtDyn.mjDYN_NONE)
 _CONTROL_RATE = 30.0  # Hz, about, of a body whose file says nothing
 _ACTION_SCALE = 0.5  # rad, likewise
 _FALLEN = 0.6  # of the root's height in the default pose, likewise
@@ -94,8 +95,9 @@ class Body:
         dofs = model.jnt_dofadr[self.motors + 1]
         self.stiffness = model.actuator_gainprm[:, 0].copy()
         self.damping = model.dof_damping[dofs] - model.actuator_biasprm[:, 2]
-        limited = model.actuator_forcelimited.astype(bool)
-        self.effort = np.where(limited, np.abs(model.actuator_forcerange).max(axis=1), np.inf)
+        of_motor = _strength(model.actuator_forcelimited, model.actuator_forcerange)
+        of_joint = _strength(model.jnt_actfrclimited, model.jnt_actfrcrange)[self.motors + 1]
+        self.effort = np.minimum(of_motor, of_joint)
         # A damped motor lags behind a moving target by so many seconds.
         self.lag = self.damping / self.stiffness
         self.action_scale = self._action_scale()
@@ -111,6 +113,11 @@ class Body:
                 f"{self._at}: {name} is no position motor, which pulls its joint to an angle. Write "
                 f"<position joint={self.joints[joint - 1]!r} kp=…/>, or give the body motors, [[motors.groups]], "
                 "in a TOML file beside it."
+            )
+        if int(model.actuator_dyntype[actuator]) != _NO_DYNAMICS or model.actuator_biasprm[actuator, 0] != 0:
+            raise ConfigError(
+                f"{self._at}: {name} has a time constant or a constant force; a body's motors pull at once, and "
+                "to the angle alone. Take it out, or give the body motors, [[motors.groups]], in a TOML file."
             )
         return joint - 1
 
@@ -145,6 +152,8 @@ class Body:
                 hint = did_you_mean(pattern, self.joints)
                 raise ConfigError(f"{self.file}: default_pose names {pattern!r}, which means no joint.{hint}")
             joints[[self.joints.index(name) for name in chosen]] = angle
+        if not np.isfinite(start).all():
+            raise ConfigError(f"{self._at}: its default pose, which may be its first keyframe, is not finite.")
         low, high = self.limits
         outside = (joints < low - _OUTSIDE) | (joints > high + _OUTSIDE)
         if outside.any():
@@ -251,6 +260,8 @@ def _check_joints(model: mujoco.MjModel, at: Path) -> None:
     for joint in range(1, model.njnt):
         kind, name = int(model.jnt_type[joint]), model.joint(joint).name
         where = name or f"a joint of {model.body(int(model.jnt_bodyid[joint])).name}"
+        if model.body_rootid[model.jnt_bodyid[joint]] != model.body_rootid[model.jnt_bodyid[0]]:
+            raise ConfigError(f"{at}: {where} does not hang on the robot; a body is one robot alone.")
         if kind == _FREE:
             raise ConfigError(f"{at}: {where} is a second free joint; a body is one robot alone.")
         if kind == _BALL:
@@ -269,9 +280,13 @@ def _root_of(model: mujoco.MjModel, at: Path) -> int:
 
 
 def _time_of(model: mujoco.MjModel, settings: BodySettings) -> tuple[int, float]:
-    """(physics steps of a control step, its seconds)."""
+    """(physics steps of a control step, its seconds). A rate that is asked for is exact: model.py."""
     timestep = float(model.opt.timestep)
-    rate = settings.control_rate or _CONTROL_RATE
-    substeps = settings.substeps or max(1, round(1 / (rate * timestep)))
-    exact = settings.control_rate is not None and settings.substeps is not None
-    return substeps, 1 / rate if exact else substeps * timestep
+    substeps = settings.substeps or substeps_of(settings.control_rate or _CONTROL_RATE, timestep)
+    return substeps, substeps * timestep if settings.control_rate is None else 1 / settings.control_rate
+
+
+def _strength(limited: np.ndarray, interval: np.ndarray) -> np.ndarray:
+    """[n] N m that can be had both ways; infinite where there is no limit."""
+    least, most = np.sort(np.abs(interval), axis=1).T
+    return np.where(limited.astype(bool), np.where(least > 0, least, most), np.inf)

@@ -13,6 +13,7 @@ from ludus.errors import ConfigError, did_you_mean, plain_text
 
 _FAILURES = (ValueError, RuntimeError, MemoryError)  # of MuJoCo, with a model that it cannot use
 _MOST_BODIES, _MOST_JOINTS = 500, 500
+_SHORTEST_S, _LONGEST_S, _MOST_SUBSTEPS = 1e-5, 0.1, 1_000  # of physics steps
 _INTEGRATOR = {
     "Euler": "mjINT_EULER", "RK4": "mjINT_RK4", "implicit": "mjINT_IMPLICIT",
     "implicitfast": "mjINT_IMPLICITFAST", "discrete": "mjINT_DISCRETE",
@@ -42,7 +43,17 @@ def compiled(spec: mujoco.MjSpec, file: Path) -> mujoco.MjModel:
             f"{file} has {model.nbody - 1:,} bodies and {model.njnt:,} joints; a body here has at most "
             f"{_MOST_BODIES} and {_MOST_JOINTS}."
         )
+    if not _SHORTEST_S <= model.opt.timestep <= _LONGEST_S:
+        raise ConfigError(
+            f"{file}: the physics' time step is {model.opt.timestep:g} s; it must be {_SHORTEST_S:g} to "
+            f"{_LONGEST_S:g}: <option timestep='0.002'/>."
+        )
     return model
+
+
+def substeps_of(rate: float, timestep: float) -> int:
+    """Physics steps of one control step, of which there are about `rate` a second."""
+    return min(max(1, round(1 / (rate * timestep))), _MOST_SUBSTEPS)
 
 
 def furnish(spec: mujoco.MjSpec, settings: BodySettings, joints: Sequence[str], file: Path) -> None:
@@ -71,9 +82,12 @@ def need(name: str, known: Sequence[str], kind: str, file: Path) -> None:
 
 
 def _touch(spec: mujoco.MjSpec, rule: ContactRule, file: Path) -> None:
-    chosen = set(matching(rule.geoms, [geom.name for geom in spec.geoms if geom.name]))
-    if not chosen:
-        raise ConfigError(f"{file}: contacts.geoms {list(rule.geoms)} mean no geom of the model.")
+    names = [geom.name for geom in spec.geoms if geom.name]
+    for pattern in rule.geoms or [""]:
+        if not matching([pattern], names):
+            hint = did_you_mean(pattern, names)
+            raise ConfigError(f"{file}: contacts.geoms {pattern!r} means no geom of the model.{hint}")
+    chosen = set(matching(rule.geoms, names))
     for geom in (geom for geom in spec.geoms if geom.name in chosen):
         if rule.condim is not None:
             geom.condim = rule.condim
@@ -89,6 +103,8 @@ def _put_motors(spec: mujoco.MjSpec, motors: Motors, joints: Sequence[str], file
     """A position motor for every joint. Damping goes to the joint: so the integrator treats it implicitly whatever
     the motor's limit; inside a motor that is at its limit MuJoCo would drop it, and fast motions blow up.
     """
+    for sensor in [sensor for sensor in spec.sensors if sensor.objtype == mujoco.mjtObj.mjOBJ_ACTUATOR]:
+        spec.delete(sensor)
     for actuator in list(spec.actuators):
         spec.delete(actuator)
     for key in list(spec.keys):  # their controls are those of other motors
@@ -107,6 +123,7 @@ def _put_motors(spec: mujoco.MjSpec, motors: Motors, joints: Sequence[str], file
         if group.effort is not None:
             actuator.forcelimited = mujoco.mjtLimited.mjLIMITED_TRUE
             actuator.forcerange = [-group.effort, group.effort]
+            joint.actfrclimited = mujoco.mjtLimited.mjLIMITED_FALSE  # of the motor that was there
 
 
 def _groups_of(motors: Motors, joints: Sequence[str], file: Path) -> dict[str, MotorGroup]:
@@ -141,8 +158,9 @@ def _gains(group: MotorGroup, motors: Motors, armature: float, joint: str, file:
 
 def _set_physics(spec: mujoco.MjSpec, settings: BodySettings) -> None:
     simulation, option = settings.simulation, spec.option
-    if settings.control_rate is not None and settings.substeps is not None:
-        option.timestep = 1 / (settings.control_rate * settings.substeps)
+    if settings.control_rate is not None:
+        substeps = settings.substeps or substeps_of(settings.control_rate, option.timestep)
+        option.timestep = 1 / (settings.control_rate * substeps)
     if simulation.integrator is not None:
         option.integrator = getattr(mujoco.mjtIntegrator, _INTEGRATOR[simulation.integrator])
     if simulation.cone is not None:
@@ -169,9 +187,10 @@ def add_floor(spec: mujoco.MjSpec) -> None:
     )  # fmt: skip
     ground = spec.add_material(name="ludus_ground", texrepeat=[1, 1], texuniform=True, reflectance=0.05)
     ground.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "ludus_ground"
+    name = "ludus_floor" if any(geom.name == "floor" for geom in spec.geoms) else "floor"
     # Whatever the model's defaults are, this one is solid and of its own colour (a grey that stands for none).
     spec.worldbody.add_geom(
-        name="floor", type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 1], material="ludus_ground",
+        name=name, type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0, 0, 1], material="ludus_ground",
         rgba=[0.5, 0.5, 0.5, 1], contype=1, conaffinity=1, condim=3, group=0,
     )  # fmt: skip
     spec.visual.headlight.ambient, spec.visual.headlight.diffuse = [0.35] * 3, [0.5] * 3

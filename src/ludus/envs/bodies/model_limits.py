@@ -29,14 +29,14 @@ _MOST = {
     ("texture", "height"): 8_192,
     ("user", "dim"): 10_000,
 }
-_FOLDERS = ("meshdir", "texturedir", "assetdir")
+_MOST_TEXTURE_BYTES = 1_000_000_000  # of all textures as MuJoCo holds them
+_FOLDERS, _MOST_FOLDERS = ("meshdir", "texturedir", "assetdir"), 10
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50, "E": 2**60}
 
 
 def refuse_harm(file: Path) -> None:
     """Raise a ConfigError where the file, or one that it includes, is not what a robot needs."""
-    places: dict[str, str] = {}
-    assets: list[tuple[str, str]] = []  # (what kind, its file)
+    folders, assets, texels = {""}, set[str](), 0
     for count, (part, element) in enumerate(_all_elements(file)):
         if count == _MOST_ELEMENTS:
             raise ConfigError(f"{file} has more than {_MOST_ELEMENTS:,} elements; a robot has fewer.")
@@ -44,12 +44,21 @@ def refuse_harm(file: Path) -> None:
             tag = plain_text(str(element.tag), 100)
             raise ConfigError(f"{file} is not MJCF: it begins with <{tag}>. MuJoCo's 'compile' converts URDF.")
         _check(element, part)
+        texels += _drawn_texels(element)
         if element.tag == "compiler":
-            places |= {name: element.attrib[name] for name in _FOLDERS if name in element.attrib}
+            folders |= {element.attrib[name] for name in _FOLDERS if name in element.attrib}
         elif element.tag != "include":
-            assets += [(element.tag, element.attrib[name]) for name in FILES if name in element.attrib]
-    for kind, name in assets:
-        _check_asset(file, _asset(file, kind, name, places))
+            assets |= {element.attrib[name] for name in FILES if name in element.attrib}
+    if len(folders) > _MOST_FOLDERS:
+        raise ConfigError(
+            f"{file} names more than {_MOST_FOLDERS - 1} folders of meshes and textures; take fewer."
+        )
+    # In which folder MuJoCo looks depends on the order of elements, and it may leave out an asset's own: all are
+    # looked at.
+    paths = {file.parent / folder / name for folder in folders for asset in assets for name in _names(asset)}
+    texels += sum(_check_asset(file, path) for path in sorted(paths))
+    if 4 * texels > _MOST_TEXTURE_BYTES:
+        raise ConfigError(f"{file}: its textures take {4 * texels / 1e9:.1f} GB; take smaller ones.")
 
 
 def _all_elements(file: Path) -> Iterator[tuple[Path, Element]]:
@@ -96,6 +105,8 @@ def _elements(file: Path) -> Iterator[Element]:
 
 def _check(element: Element, file: Path) -> None:
     tag = plain_text(str(element.tag), 100)
+    if "{" in str(element.tag):  # MuJoCo knows no namespaces: what is no <include> here would be one there
+        raise ConfigError(f"{file} has <{tag}>, an element of an XML namespace: take xmlns out.")
     if element.tag in _REFUSED:
         raise ConfigError(
             f"{file} has <{tag}>. A body is read from bodies, joints, geoms, meshes and motors alone: write out "
@@ -120,21 +131,38 @@ def _number(value: str) -> float:
     return int(found[1]) * _UNITS[found[2]] if found else 0
 
 
-def _asset(file: Path, kind: str, name: str, places: dict[str, str]) -> Path:
-    folder = places.get("texturedir" if kind == "texture" else "meshdir", places.get("assetdir", ""))
-    return file.parent / folder / name
+def _drawn_texels(element: Element) -> int:
+    """Of a texture that MuJoCo draws itself."""
+    if element.tag != "texture" or "builtin" not in element.attrib:
+        return 0
+    width, height = (int(_number(element.get(name, "0"))) for name in ("width", "height"))
+    return width * height if element.get("type", "cube") == "2d" else 6 * width * max(width, height)
 
 
-def _check_asset(file: Path, asset: Path) -> None:
-    """A pipe would be waited for without end; a device has none. What is missing MuJoCo tells itself."""
-    if not asset.exists():
-        return
+def _names(asset: str) -> set[str]:
+    """With <compiler strippath="true"/> the last part alone counts."""
+    return {asset, re.split(r"[/\\]", asset)[-1]}
+
+
+def _check_asset(file: Path, asset: Path) -> int:
+    """The texels of an image, else 0. A pipe would be waited for without end; a device has none.
+
+    What is missing MuJoCo tells itself.
+    """
     try:
+        if not asset.exists():
+            return 0
         with open_regular(asset) as content:
             size = content.seek(0, 2)
-    except OSError as error:
-        raise ConfigError(f"{file} names {asset}, which cannot be read: {error.strerror or error}.") from error
+            content.seek(0)
+            head = content.read(24)
+    except (OSError, ValueError) as error:
+        told = (error.strerror if isinstance(error, OSError) else "") or plain_text(str(error), 100)
+        raise ConfigError(f"{file} names {plain_text(str(asset), 200)}, which cannot be read: {told}.") from error
     except LudusError as error:
         raise ConfigError(f"{file} names {asset}: {error}") from error
     if size > _MOST_ASSET_BYTES:
         raise ConfigError(f"{file} names {asset}, which has over {_MOST_ASSET_BYTES // 10**6} MB.")
+    if not head.startswith(b"\x89PNG"):
+        return 0  # an image of another kind, or a mesh, is no larger than its file
+    return int.from_bytes(head[16:20], "big") * int.from_bytes(head[20:24], "big")

@@ -103,7 +103,7 @@ def read_settings(file: Path) -> BodySettings:
         raise ConfigError(f"{file} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not text, though its name says so.") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of numbers with thousands of digits
         raise ConfigError(f"{file} is not TOML: {plain_text(str(error), 300)}") from error
     except ConfigError:
         raise
@@ -117,7 +117,10 @@ def model_file(settings: BodySettings, file: Path) -> Path:
     if not settings.package:
         return file.parent / settings.model
     # Of a package without a dot the place is found without running anything of it.
-    found = find_spec(settings.package) if settings.package.isidentifier() else None
+    try:
+        found = find_spec(settings.package) if settings.package.isidentifier() else None
+    except ValueError:  # of a program that has no place of its own: __main__
+        found = None
     places = list(found.submodule_search_locations or ()) if found is not None else []
     if not places:
         raise ConfigError(
@@ -268,8 +271,8 @@ class _Reader:
         return value
 
     def _text(self, value: Any, name: str) -> str:
-        if not isinstance(value, str) or len(value) > _LONGEST_NAME:
-            raise ConfigError(f"{self._file}: {name} must be a text of at most {_LONGEST_NAME} signs.")
+        if not isinstance(value, str) or len(value) > _LONGEST_NAME or "\0" in value:
+            raise ConfigError(f"{self._file}: {name} must be a plain text of at most {_LONGEST_NAME} signs.")
         return value
 
     def _texts(self, value: Any, name: str) -> tuple[str, ...]:
@@ -285,13 +288,20 @@ class _Reader:
         value = values[name]
         told = plain_text(f"{path}{name}", _LONGEST_NAME)
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            shown = plain_text(str(value), 60)
+            shown = _shown(value)
             raise ConfigError(f"{self._file}: {told} is {shown}; it must be a number from {least:g} to {most:g}.")
         return float(value)
 
     def _whole(self, values: Mapping[str, Any], name: str, path: str = "") -> int:
         value = values[name]
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1000:
-            shown = plain_text(str(value), 60)
+            shown = _shown(value)
             raise ConfigError(f"{self._file}: {path}{name} is {shown}; it must be a whole number up to 1,000.")
         return value
+
+
+def _shown(value: Any) -> str:
+    try:
+        return plain_text(str(value), 60)
+    except ValueError:  # Python writes no number of more than some thousand digits
+        return "a number without end"

@@ -133,6 +133,10 @@ def home_control(model: mujoco.MjModel) -> Tensor:
 
 def is_servo(model: mujoco.MjModel, actuator: int) -> bool:
     """Whether the control is a position that the actuator pulls towards."""
+    if model.actuator_gaintype[actuator] != mujoco.mjtGain.mjGAIN_FIXED:
+        return False
+    if model.actuator_biastype[actuator] != mujoco.mjtBias.mjBIAS_AFFINE:  # then its numbers are not used
+        return False
     gain, bias = float(model.actuator_gainprm[actuator, 0]), model.actuator_biasprm[actuator]
     return gain > 0 and bool(np.isclose(bias[1], -gain))
 
