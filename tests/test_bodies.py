@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
@@ -170,6 +171,7 @@ def test_the_g1_has_the_gains_that_mjlab_gives_it() -> None:
 
 
 # What is wrong --------------------------------------------------------------------------------------
+LARGE = '<texture builtin="flat" width="8000" height="8000"/>'
 BROKEN = {
     "no free root": ("<freejoint/>", "", "must be free to move: give it a <freejoint/>"),
     "a ball": ('"right_hip" axis="0 1 0" range="-1 1"', '"right_hip" type="ball"', "write it as three hinges"),
@@ -190,6 +192,31 @@ BROKEN = {
     "no model": ('model = "odd.xml"', 'model = "even.xml"', "cannot be read: No such file"),
     "no name of a model": ('model = "odd.xml"', "", "does not name its model"),
     "a package that is not there": ("control_rate", 'package = "no_such"\ncontrol_rate', "not installed"),
+    "the program itself": ("control_rate", 'package = "__main__"\ncontrol_rate', "not installed"),
+    "a name with an end inside": ('model = "odd.xml"', 'model = "a\\u0000b.xml"', "must be a plain text"),
+    "a number without end": ("substeps = 3", f"substeps = {'9' * 5000}", "is not TOML"),
+    "another one": ("substeps = 3", f"substeps = 0x{'f' * 6000}", "substeps is a number without end"),
+    "a namespace": ("<worldbody>", '<include xmlns="x" file="other.xml"/><worldbody>', "take xmlns out"),
+    "no time step": ("<worldbody>", '<option timestep="0"/><worldbody>', "time step is 0 s"),
+    "a time that goes back": ("<worldbody>", '<option timestep="-0.002"/><worldbody>', "time step is -0.002 s"),
+    "large textures": (
+        "<worldbody>",
+        f"<asset>{2 * LARGE}</asset><worldbody>",
+        "its textures take 3.1 GB",
+    ),
+    "a geom that is not there": (
+        "[motors]", '[[contacts]]\ngeoms = ["left_foot", "rigth_foot"]\n[motors]', "Did you mean 'right_foot'"
+    ),
+    "a door": (
+        "<worldbody>",
+        '<worldbody><body><joint name="door"/><geom size="0.1"/></body>',
+        "must be free to move",
+    ),
+    "a door behind": (
+        "  </worldbody>",
+        '<body pos="9 0 0"><joint name="door"/><geom size="0.1"/></body></worldbody>',
+        "door does not hang on the robot",
+    ),
     "a package's inside": ("control_rate", 'package = "os.path"\ncontrol_rate', "not installed"),
 }  # fmt: skip
 
@@ -245,6 +272,70 @@ def test_torque_motors_need_gains(write: Callable[..., Path]) -> None:
     file.unlink()
     with pytest.raises(ConfigError, match=r"is no position motor.*\[\[motors.groups\]\]"):
         find_body(str(file.with_suffix(".xml")))
+
+
+SERVO = 'joint="right_hip" gainprm="50" biasprm="0 -50 -1"'
+NO_SERVOS = {
+    "a bias that is not used": f"<general {SERVO} biastype='none'/>",
+    "a time constant": '<position joint="right_hip" kp="50" timeconst="0.5"/>',
+    "a constant force": f"<general {SERVO.replace('0 -50', '30 -50')} biastype='affine'/>",
+}
+
+
+@pytest.mark.parametrize("name", NO_SERVOS)
+def test_motors_that_do_more_or_less_than_pull_to_an_angle_are_refused(
+    write: Callable[..., Path], name: str
+) -> None:
+    file = write(("</mujoco>", f"<actuator>{NO_SERVOS[name]}</actuator></mujoco>"))
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"is no position motor|has a time constant or a constant force"):
+        find_body(str(file.with_suffix(".xml")))
+
+
+def test_the_weaker_limit_of_a_motor_counts(write: Callable[..., Path]) -> None:
+    motors = '<actuator><position joint="right_hip" kp="50" forcerange="-5 99"/></actuator></mujoco>'
+    of_joint = ('"right_hip" axis', '"right_hip" actuatorfrcrange="-3 3" axis')
+    file = write(("</mujoco>", motors), of_joint)
+    assert find_body(str(file)).effort[3] == 60  # its own file replaces both
+    assert not find_body(str(file)).model.jnt_actfrclimited.any()
+    file.unlink()
+    assert find_body(str(file.with_suffix(".xml"))).effort.tolist() == [3.0]
+    file = write(("</mujoco>", motors))
+    file.unlink()
+    assert find_body(str(file.with_suffix(".xml"))).effort.tolist() == [5.0]
+
+
+def test_a_rate_that_is_asked_for_is_kept(write: Callable[..., Path]) -> None:
+    body = find_body(str(write(("control_rate = 40\nsubsteps = 3", "control_rate = 60"))))
+    assert (body.substeps, body.dt) == (8, 1 / 60)  # by the model's own step of 2 ms it would be 62.5
+    assert body.model.opt.timestep == pytest.approx(1 / 480)
+
+
+def test_sensors_of_motors_that_are_replaced_go_with_them_and_a_geom_may_be_called_floor(
+    write: Callable[..., Path],
+) -> None:
+    old = (
+        '<actuator><motor name="old" joint="right_hip"/></actuator><sensor><actuatorfrc actuator="old"/></sensor>'
+    )
+    model = find_body(
+        str(write(("</mujoco>", f"{old}</mujoco>"), ('name="hull" type', 'name="floor" type')))
+    ).model
+    assert model.nsensor == 0
+    assert model.geom("ludus_floor").type[0] == mujoco.mjtGeom.mjGEOM_PLANE
+
+
+def test_a_pipe_is_not_waited_for_in_whichever_folder_mujoco_looks(
+    write: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    os.mkfifo(tmp_path / "other" / "m.stl")
+    for folders, name in [
+        ('<compiler meshdir="none"/><compiler assetdir="other"/>', "m.stl"),
+        ('<compiler meshdir="other" strippath="true"/>', "far/away/m.stl"),
+    ]:
+        mesh = f'{folders}<asset><mesh name="m" file="{name}"/></asset><worldbody>'
+        with pytest.raises(ConfigError, match="is a named pipe"):
+            find_body(str(write(("<worldbody>", mesh))))
 
 
 UNTOUCHED = "contype='0' conaffinity='0'"
