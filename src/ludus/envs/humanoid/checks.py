@@ -30,6 +30,7 @@ ANGLE_JUMP = 2.0  # rad between two frames: no motion, a wrong solution
 # A jump: within one pose of a usual source the body comes to lie beside where the poses around lead it, both by
 # so much and so many times farther than is usual around then. A knee that bends fast is at 8 times, and no jump.
 JUMP_SECONDS, AROUND_SECONDS = 1 / 30, 0.15
+_MOST_AROUND, _AT_ONCE = 61, 2_000  # frames whose median is taken; for which it is taken together
 JUMP_M, JUMP_RAD = 0.05, 0.2
 JUMP_BODY_TIMES, JUMP_JOINT_TIMES = 10.0, 20.0
 SEAM_RAD, SEAM_M = 0.1, 0.02  # between a loop's end and its beginning
@@ -176,11 +177,15 @@ def _besides(values: np.ndarray, fps: float) -> np.ndarray:
 
 
 def _usual_around(values: np.ndarray, fps: float) -> np.ndarray:
-    """[frames, n] medians over the time around each frame."""
+    """[frames, n] medians over the time around each frame; of many frames a second some stand for all."""
     reach = max(2, round(AROUND_SECONDS * fps))
+    around = np.unique(np.linspace(-reach, reach, min(2 * reach + 1, _MOST_AROUND)).round().astype(int))
     padded = np.pad(values, ((reach, reach), (0, 0)), constant_values=np.nan)
-    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1, axis=0)
-    return np.nanmedian(windows, axis=-1)
+    medians = [
+        np.nanmedian(padded[frames[:, None] + reach + around], axis=1)
+        for frames in np.split(np.arange(len(values)), range(_AT_ONCE, len(values), _AT_ONCE))
+    ]
+    return np.concatenate(medians)
 
 
 def _check_motors(clip: Clip) -> Iterator[Finding]:

@@ -135,7 +135,9 @@ def motor_lead(
     joints = joints - moving.generalised(_pressed(points, bodies, forces, len(body.bodies)))[1]
     joints = joints + _of_joints(body, qpos, smooth, _rate(smooth, stretches))
     effort, stiffness = (torch.as_tensor(values) for values in (body.effort, body.stiffness))
-    return joints[:, body.motors].clamp(-effort, effort) / stiffness
+    damping = torch.as_tensor(-body.model.actuator_biasprm[:, 2])  # which stands in the motor, if any does
+    pulled = joints[:, body.motors] + damping * smooth[:, 6:][:, body.motors]
+    return pulled.clamp(-effort, effort) / stiffness
 
 
 def _of_joints(body: Body, qpos: Tensor, qvel: Tensor, qacc: Tensor) -> Tensor:

@@ -36,16 +36,27 @@ def import_motion(
     """
     path = Path(path)
     _check_there(path)
-    if path.suffix.lower() == ".npz" and (body is None or is_ludus_clip(path)):
+    if fps is not None and not 1 <= fps <= 1000:
+        raise ConfigError(f"--fps is {fps:g}; it must be from 1 to 1000.")
+    own = path.suffix.lower() == ".npz" and (body is None or is_ludus_clip(path))
+    _refuse_useless(path, own, fps, quaternion)
+    if own:
         return [_ludus_clip(path, name, loop, body)]
     if body is not None and body is not find_body("humanoid"):  # not by its name: a file of a user's may have it
         if path.suffix.lower() in ROBOT_SUFFIXES:
             return [import_robot_motion(path, body, name or clip_name(path), fps, loop, quaternion)]
         return [_onto(body, clip) for clip in import_motion(path, name, fps, loop)]  # a human's
-    motion = _with_rate(read_motion(path, fps), fps)
+    motion = _with_rate(read_motion(path, fps, quaternion), fps)
     if loop is not None:
         motion = replace(motion, loop=loop)
     return [make_clip(motion, name or clip_name(path), source=path.name, where=str(path))]
+
+
+def _refuse_useless(path: Path, own: bool, fps: float | None, quaternion: str) -> None:
+    if own and fps is not None:
+        raise ConfigError(f"{path} is a clip of Ludus, which says its rate: leave out --fps.")
+    if quaternion and (own or path.suffix.lower() not in ROBOT_SUFFIXES):
+        raise ConfigError(f"{path} leaves no doubt where the w of its quaternions is: leave out --quaternion.")
 
 
 def _ludus_clip(path: Path, name: str | None, loop: bool | None, body: Body | None) -> Clip:
@@ -72,8 +83,8 @@ def _check_there(path: Path) -> None:
         raise DataError(f"There is no file {path}.{did_you_mean(path.name, beside)}")
 
 
-def read_motion(path: Path, fps: float | None = None) -> Motion:
-    """A motion onto the humanoid."""
+def read_motion(path: Path, fps: float | None = None, quaternion: str = "") -> Motion:
+    """A motion onto the humanoid. `fps` and `quaternion` go before what the file says."""
     suffix = path.suffix.lower()
     _check_there(path)
     if suffix in (".pkl", ".pickle"):
@@ -81,17 +92,15 @@ def read_motion(path: Path, fps: float | None = None) -> Motion:
     if suffix not in SOURCE_SUFFIXES:
         raise DataError(f"{path}: this kind of file is not read. Motions are read from {READ}.")
     if suffix == ".npy":
-        return read_poselib(path)
+        return read_poselib(path, fps)
     text = read_text(path)
     if suffix == ".bvh" or text.lstrip().upper().startswith("HIERARCHY"):
-        return read_bvh(path, text)
-    return read_csv(path, text, fps) if suffix == ".csv" else read_deepmimic(path, text)
+        return read_bvh(path, text, fps)
+    return read_csv(path, text, fps, quaternion) if suffix == ".csv" else read_deepmimic(path, text)
 
 
 def _with_rate(motion: Motion, fps: float | None) -> Motion:
     """The same poses at another rate."""
     if fps is None or len(motion.times) < 2:
         return motion
-    if not 1 <= fps <= 1000:
-        raise ConfigError(f"--fps is {fps:g}; it must be from 1 to 1000.")
     return replace(motion, times=torch.arange(len(motion.times), dtype=torch.float64) / fps)

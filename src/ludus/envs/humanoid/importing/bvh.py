@@ -20,7 +20,7 @@ from ludus.envs.humanoid.importing.bvh_file import (
     world_poses,
 )
 from ludus.envs.humanoid.importing.hinges import axis
-from ludus.envs.humanoid.importing.motion import Motion
+from ludus.envs.humanoid.importing.motion import Motion, whole_rate
 from ludus.envs.humanoid.importing.retarget import LIMBS, from_rotations, limb_plane, our_leg, shortest_turn
 from ludus.errors import DataError, did_you_mean
 
@@ -56,8 +56,9 @@ class _Source:
         return multiply(rotations, zero.expand_as(rotations))
 
 
-def read_bvh(path: Path, text: str) -> Motion:
-    bvh = parse_bvh(path, text)
+def read_bvh(path: Path, text: str, fps: float | None = None) -> Motion:
+    """`fps` goes before what the file says."""
+    bvh = parse_bvh(path, text, fps)
     if begins_with_rest_pose(bvh):
         warnings.warn(f"{path}: its first frame is a T-pose that was added, and is left out.", stacklevel=2)
         bvh = replace(bvh, values=bvh.values[1:])
@@ -75,19 +76,14 @@ def read_bvh(path: Path, text: str) -> Motion:
     for side in _SIDES:
         bodies[f"{side}_foot"] = _foot(source, side)
     hips = (source.world("right_thigh") + source.world("left_thigh")) / 2
-    times = torch.arange(len(positions), dtype=torch.float64) / _rate(bvh)
+    times = torch.arange(len(positions), dtype=torch.float64) / whole_rate(1 / bvh.frame_time)
     return from_rotations(times, hips * _scale(path, source), bodies)
-
-
-def _rate(bvh: Bvh) -> float:
-    """Frames a second; a frame time of 0.033333 means 30."""
-    rate = 1 / bvh.frame_time
-    return float(round(rate)) if abs(rate - round(rate)) < 1e-3 * rate else rate
 
 
 def _find_bodies(path: Path, bvh: Bvh) -> dict[str, int]:
     names = {joint.name.lower(): i for i, joint in reversed(list(enumerate(bvh.joints)))}
-    found, missing = {"pelvis": 0}, []
+    found: dict[str, int] = {}
+    missing: list[str] = []
     wanted = {f"{side}_{part}": [prefix + name for name in _PARTS[part]] for part in _PARTS
               for side, prefix in _SIDES.items()} | {"head": ["Head"]}  # fmt: skip
     for body, options in wanted.items():
@@ -103,12 +99,18 @@ def _find_bodies(path: Path, bvh: Bvh) -> dict[str, int]:
         raise DataError(
             f"{path} lacks the joints {', '.join(missing)}.{hint} Skeletons are read whose names are {_LAYOUTS}."
         )
-    left, right = (_ancestors(bvh, found[f"{side}_upper_arm"]) for side in ("left", "right"))
+    # The root may be a point on the floor that the hips hang on.
+    return found | {"pelvis": _shared(path, bvh, found, "thigh"), "torso": _shared(path, bvh, found, "upper_arm")}
+
+
+def _shared(path: Path, bvh: Bvh, found: dict[str, int], part: str) -> int:
+    """The nearest joint that both sides' limbs hang on."""
+    left, right = (_ancestors(bvh, found[f"{side}_{part}"]) for side in ("left", "right"))
     shared = [joint for joint in left if joint in right]
     if not shared:
-        raise DataError(f"{path}: its arms have no joint in common that they hang on.")
-    found["torso"] = shared[0]
-    return found
+        limbs = "legs" if part == "thigh" else "arms"
+        raise DataError(f"{path}: its {limbs} have no joint in common that they hang on.")
+    return shared[0]
 
 
 def _ancestors(bvh: Bvh, joint: int) -> list[int]:

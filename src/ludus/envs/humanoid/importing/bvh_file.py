@@ -36,8 +36,8 @@ class Bvh:
     values: Tensor  # [frames, channels]
 
 
-def parse_bvh(path: Path, text: str) -> Bvh:
-    """The file's content, or a sentence with the number of the line that is wrong."""
+def parse_bvh(path: Path, text: str, fps: float | None = None) -> Bvh:
+    """The file's content, or a sentence with the number of the line that is wrong. `fps` goes before its own."""
     lines = short_lines(path, text.splitlines())
     motion = next((i for i, line in enumerate(lines) if line.strip().upper() == "MOTION"), None)
     if motion is None or not lines or "HIERARCHY" not in lines[0].upper():
@@ -50,8 +50,11 @@ def parse_bvh(path: Path, text: str) -> Bvh:
         raise DataError(f"{path}: after MOTION there must be 'Frames: N' and 'Frame Time: S'.") from error
     if frames < 2:
         raise DataError(f"{path} has {frames} frames; a motion needs at least 2.")
+    frame_time = 1 / fps if fps else frame_time
     if not 1e-3 <= frame_time <= 1:
-        raise DataError(f"{path} has a frame time of {frame_time:g} s; it must be from 0.001 to 1.")
+        raise DataError(
+            f"{path} has a frame time of {frame_time:g} s; it must be from 0.001 to 1, or say the rate with --fps."
+        )
     width = sum(len(joint.channels) for joint in joints)
     rows = [(i, line) for i, line in enumerate(lines[motion + 3 :], motion + 4) if line.strip()]
     if len(rows) != frames:

@@ -71,6 +71,11 @@ def short_lines(path: Path, lines: list[str]) -> list[str]:
     return lines
 
 
+def whole_rate(rate: float) -> float:
+    """Frames a second: files round times, and 0.033333 s means 30."""
+    return float(round(rate)) if abs(rate - round(rate)) < 1e-3 * rate else rate
+
+
 def make_clip(motion: Motion, name: str, source: str, where: str, on_floor: bool = True) -> Clip:
     """`where` names the source in errors; `on_floor` False leaves the heights as they are."""
     _check(motion, where)

@@ -18,7 +18,8 @@ from ludus.errors import DataError
 _MOST_BYTES = 100_000_000
 
 
-def read_poselib(path: Path) -> Motion:
+def read_poselib(path: Path, fps: float | None = None) -> Motion:
+    """`fps` goes before what the file says."""
     content = _read_pickle(path)
     if not isinstance(content, dict) or "skeleton_tree" not in content:
         raise DataError(f"{path} is not a SkeletonMotion of poselib: it has no skeleton_tree.")
@@ -27,12 +28,12 @@ def read_poselib(path: Path) -> Motion:
         names = _texts(tree["node_names"])
         parents, offsets = (_tensor(tree[key]) for key in ("parent_indices", "local_translation"))
         quats, root_pos = _tensor(content["rotation"]), _tensor(content["root_translation"])
-        fps, local = float(numbers(content["fps"])), bool(numbers(content["is_local"]))
+        rate, local = fps or float(numbers(content["fps"])), bool(numbers(content["is_local"]))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path} is not a whole SkeletonMotion of poselib: {error} is wrong or missing."
         ) from error
-    _check(path, names, parents, offsets, quats, root_pos, fps)
+    _check(path, names, parents, offsets, quats, root_pos, rate)
     order = [names.index(body) for body in BODIES]
     turned = _global(quats[..., [3, 0, 1, 2]], parents.long().tolist(), local)
     tree_offsets = {body: offsets[i] for body, i in zip(BODIES, order, strict=True)}
@@ -44,7 +45,7 @@ def read_poselib(path: Path) -> Motion:
     leg = sum(float(torch.linalg.vector_norm(tree_offsets[body])) for body in ("right_shin", "right_foot"))
     if leg < 1e-6:
         raise DataError(f"{path}: its legs have no length.")
-    times = torch.arange(len(quats), dtype=torch.float64) / fps
+    times = torch.arange(len(quats), dtype=torch.float64) / rate
     return from_rotations(times, root_pos * (our_leg() / leg), rotations)
 
 

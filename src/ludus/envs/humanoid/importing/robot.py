@@ -1,5 +1,6 @@
 """Motions that were recorded or made for the robot itself: CSV tables, npz files of trackers, GMR's pickles."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from ludus.envs.humanoid.clip import MOST_FRAMES, Clip, check_clip
 from ludus.envs.humanoid.importing.floor import put_on_floor
 from ludus.envs.humanoid.importing.motion import check_size, read_source
 from ludus.envs.humanoid.importing.pickles import numbers, unpickled
+from ludus.envs.humanoid.importing.quaternions import ORDERS, read_as, sliding_of, w_first
 from ludus.envs.humanoid.importing.table import ROOT, read_columns
 from ludus.envs.humanoid.npz import read_npz
 from ludus.envs.humanoid.seam import close_seam
@@ -21,10 +23,7 @@ ROBOT_SUFFIXES = (".csv", ".npz", ".pkl", ".pickle")
 CSV_FPS = 30.0  # of published tables, which do not say
 _MOST_BYTES = 200_000_000
 _MOST_VALUES = 50_000_000
-_UPRIGHT = 0.5  # how far up the root's z axis points at least, of a robot that stands
-_SLIDES_MORE = 1.5  # times: then a reading is the worse one
 _AGREES = 0.05  # m between bodies of a file and where its joints lead
-_SAME = 0.02  # rad: readings that differ by less need no choice
 
 
 class Poses(NamedTuple):
@@ -37,18 +36,29 @@ class Poses(NamedTuple):
     order: str = ""  # of root_quat: wxyz, xyzw; "" where the file's kind leaves it open
 
 
+class _Told(NamedTuple):
+    """What a tracker's npz says."""
+
+    fps: float
+    joints: np.ndarray  # [frames, joints]
+    places: np.ndarray  # [frames, bodies, 3]
+    turns: np.ndarray  # [frames, bodies, 4]
+    order: list[int] | None  # where the body's joints stand, if it names them
+    bodies: dict[int, int] | None  # where its bodies do, by their numbers
+
+
 def import_robot_motion(
     path: Path, body: Body, name: str, fps: float | None = None, loop: bool | None = None, quaternion: str = ""
 ) -> Clip:
     """A clip of `body` out of a file for it. `quaternion`: wxyz or xyzw, goes before what the file looks like."""
-    poses = _read(path, body, fps)
+    poses = _read(path, body, fps, quaternion)
     poses = poses._replace(fps=fps or poses.fps, order=quaternion or poses.order)
     _check(path, body, poses)
     clip = Clip(
         name=name,
         fps=poses.fps,
         root_pos=poses.root_pos,
-        root_quat=_w_first(path, body, poses),
+        root_quat=w_first(path, poses.root_quat, poses.order, lambda quats: _sliding(body, poses, quats)),
         joint_pos=poses.joint_pos,
         loop=bool(loop),
         source=path.name,
@@ -63,11 +73,11 @@ def is_ludus_clip(path: Path) -> bool:
     return "format" in read_npz(path, ("format",), 100)
 
 
-def _read(path: Path, body: Body, fps: float | None) -> Poses:
+def _read(path: Path, body: Body, fps: float | None, quaternion: str) -> Poses:
     suffix = path.suffix.lower()
     if suffix == ".csv":
         return _read_table(path, body, fps)
-    return _read_npz(path, body) if suffix == ".npz" else _read_gmr(path, body)
+    return _read_npz(path, body, quaternion) if suffix == ".npz" else _read_gmr(path, body)
 
 
 # CSV ------------------------------------------------------------------------------------------------
@@ -78,14 +88,14 @@ def _read_table(path: Path, body: Body, fps: float | None) -> Poses:
         f"{body.name}, or no such row and {7 + len(body.joints)} columns: position, quaternion, joints in the "
         "model's order"
     )
-    columns = read_columns(path, (*ROOT, *body.joints), expected)
+    columns = read_columns(path, (*ROOT, *body.joints), expected, fps)
     rate = fps or columns.fps or CSV_FPS
     values = columns.values
     return Poses(rate, values[:, :3], values[:, 3:7], values[:, 7:], "wxyz" if columns.named else "")
 
 
 # npz ------------------------------------------------------------------------------------------------
-def _read_npz(path: Path, body: Body) -> Poses:
+def _read_npz(path: Path, body: Body, quaternion: str) -> Poses:
     """BeyondMimic's and mjlab's motion.npz, which name nothing, and holosoma's, which name their joints."""
     wanted = ("fps", "joint_pos", "joint_names", "body_names", "body_pos_w", "body_quat_w")
     values = read_npz(path, wanted, _MOST_VALUES)
@@ -94,70 +104,101 @@ def _read_npz(path: Path, body: Body) -> Poses:
             f"{path} is neither a clip of Ludus nor a motion of BeyondMimic, mjlab or holosoma: they have fps and "
             "joint_pos."
         )
-    joints, count = np.asarray(values["joint_pos"], dtype=np.float64), len(body.joints)
-    if joints.ndim != 2:
-        raise DataError(f"{path}: joint_pos has the shape {joints.shape}; it must be (frames, joints).")
-    fps = float(np.asarray(values["fps"]).ravel()[0])
-    order = _named_order(path, body, values)
+    joints, count = _array(path, values, "joint_pos", (None, None)), len(body.joints)
+    fps = float(_array(path, values, "fps", None).ravel()[0])
+    order = _named_order(path, values, "joint_names", body.joints, joints.shape[1])
     if joints.shape[1] == 7 + count:  # holosoma's begin with the root
-        return Poses(fps, joints[:, :3], joints[:, 3:7], joints[:, 7:][:, order], "wxyz")
+        own = list(range(count)) if order is None else order
+        return Poses(fps, joints[:, :3], joints[:, 3:7], joints[:, 7:][:, own], "wxyz")
     if joints.shape[1] != count:
         raise DataError(f"{path} has {joints.shape[1]} joints; {body.name} has {count}.")
-    places, turns = (np.asarray(values.get(key, ()), dtype=np.float64) for key in ("body_pos_w", "body_quat_w"))
-    if places.ndim != 3 or turns.ndim != 3 or len(places) != len(joints) or len(turns) != len(joints):
+    if "body_pos_w" not in values or "body_quat_w" not in values:
         raise DataError(f"{path} lacks body_pos_w and body_quat_w of every frame, which tell where the root is.")
-    root = _root_column(path, body, values)
-    poses = Poses(fps, places[:, root], turns[:, root], joints, "wxyz")
-    if "joint_names" in values:
-        return poses._replace(joint_pos=joints[:, order])
-    return _with_found_order(path, body, poses, places)
+    places = _array(path, values, "body_pos_w", (len(joints), None, 3))
+    turns = _array(path, values, "body_quat_w", (len(joints), places.shape[1], 4))
+    told = _Told(fps, joints, places, turns, order, _named_bodies(path, body, values))
+    return _with_found_orders(path, body, told, quaternion)
 
 
-def _named_order(path: Path, body: Body, values: dict[str, np.ndarray]) -> list[int]:
-    """Where each of the body's joints stands in the file; as in the body where the file names none."""
-    if "joint_names" not in values:
-        return list(range(len(body.joints)))
-    names = [str(name) for name in values["joint_names"].ravel()]
-    missing = [name for name in body.joints if name not in names]
+def _array(
+    path: Path, values: dict[str, np.ndarray], name: str, shape: tuple[int | None, ...] | None
+) -> np.ndarray:
+    """An array of finite numbers. `shape`: None is any length; None instead of all is any shape with a number."""
+    array = values[name]
+    fits = array.size > 0 if shape is None else array.ndim == len(shape) and array.size > 0
+    if fits and shape is not None:
+        fits = all(wanted in (None, there) for wanted, there in zip(shape, array.shape, strict=True))
+    if not fits or array.dtype.kind not in "fiu":
+        raise DataError(f"{path}: {name} is {array.dtype} {list(array.shape)}, which a motion's is not.")
+    if not np.isfinite(array).all():
+        raise DataError(f"{path}: {name} holds something that is not a finite number.")
+    return array.astype(np.float64)
+
+
+def _named_order(
+    path: Path, values: dict[str, np.ndarray], key: str, wanted: Sequence[str], columns: int
+) -> list[int] | None:
+    """Where each of the body's joints or bodies stands in the file; None where it names none."""
+    if key not in values:
+        return None
+    names = [str(name) for name in values[key].ravel()]
+    missing = [name for name in wanted if name not in names]
     if missing:
-        raise DataError(f"{path} is of another robot than {body.name}: it lacks {', '.join(missing[:10])}.")
-    return [names.index(name) for name in body.joints]
+        raise DataError(f"{path} is of another robot: its {key} lack {', '.join(missing[:10])}.")
+    if len(names) > columns:
+        raise DataError(f"{path} has {len(names)} {key}, but {columns} columns of them.")
+    return [names.index(name) for name in wanted]
 
 
-def _root_column(path: Path, body: Body, values: dict[str, np.ndarray]) -> int:
+def _named_bodies(path: Path, body: Body, values: dict[str, np.ndarray]) -> dict[int, int] | None:
+    """By the numbers of the body's parts, where they stand in the file; None where it names none."""
     if "body_names" not in values:
-        return 0
+        return None
     names = [str(name) for name in values["body_names"].ravel()]
-    if body.bodies[0] not in names:
+    found = {number: names.index(name) for number, name in enumerate(body.bodies) if name in names}
+    if 0 not in found:
         raise DataError(f"{path} is of another robot than {body.name}: it lacks the body {body.bodies[0]}.")
-    return names.index(body.bodies[0])
+    if len(names) > values["body_pos_w"].shape[1]:
+        raise DataError(f"{path} has {len(names)} body_names, but {values['body_pos_w'].shape[1]} bodies.")
+    return found
 
 
-def _with_found_order(path: Path, body: Body, poses: Poses, places: np.ndarray) -> Poses:
-    """Files without names have the joints limb by limb, as MuJoCo, or level by level, as Isaac.
-
-    Where the joints lead tells which: to where the file says that the bodies are.
+def _with_found_orders(path: Path, body: Body, told: _Told, quaternion: str) -> Poses:
+    """Files without names have the joints limb by limb, as MuJoCo, or level by level, as Isaac; and in a few the w
+    of rotations stands last. Where the joints lead tells: to where the file says that the bodies are.
     """
-    if places.shape[1] != len(body.bodies):
+    if told.bodies is None and told.places.shape[1] != len(body.bodies):
+        if told.order is None:
+            raise DataError(
+                f"{path} does not name its joints, and has {told.places.shape[1]} bodies, {body.name} "
+                f"{len(body.bodies)}: its order cannot be told. Add joint_names and body_names."
+            )
+        root = told.places[:, 0], told.turns[:, 0]
+        return Poses(told.fps, *root, told.joints[:, told.order], quaternion or "wxyz")
+    readings: list[tuple[float, Poses]] = []
+    for joints, usual in orders_of(body).values():
+        bodies = told.bodies or dict(enumerate(usual))
+        root, angles = (told.places[:, bodies[0]], told.turns[:, bodies[0]]), told.joints[:, told.order or joints]
+        for each in (quaternion,) if quaternion else ORDERS:
+            poses = Poses(told.fps, *root, angles, each)
+            readings.append((_off(body, poses, told.places, bodies), poses))
+    off, best = min(readings, key=lambda reading: reading[0])
+    if not off <= _AGREES:
+        order = "as it names its joints" if told.order else f"in the order of {' or '.join(orders_of(body))}"
+        doubt = f", or are its quaternions not {quaternion}" if quaternion else ""
         raise DataError(
-            f"{path} does not name its joints, and has {places.shape[1]} bodies, {body.name} {len(body.bodies)}: "
-            "its order cannot be told. Add joint_names and body_names."
+            f"{path}: with its joints {order} the bodies are {100 * off:.0f} cm or more from where it says. Is it "
+            f"of another robot than {body.name}{doubt}?"
         )
-    off = {}
+    return best
+
+
+def _off(body: Body, poses: Poses, places: np.ndarray, bodies: dict[int, int]) -> float:
+    """m, the mean distance of bodies, by their columns in the file, to where the joints lead."""
     some = np.linspace(0, len(places) - 1, min(50, len(places))).astype(int)
-    for name, (joints, bodies) in orders_of(body).items():
-        part = map(
-            torch.as_tensor, (poses.root_pos[some], poses.root_quat[some], poses.joint_pos[some][:, joints])
-        )
-        found = body.kinematics.forward(*part)[0].numpy()
-        off[name] = float(np.linalg.norm(found - places[some][:, bodies], axis=-1).mean())
-    best = min(off, key=lambda name: off[name])
-    if off[best] > _AGREES:
-        raise DataError(
-            f"{path}: with its joints in the order of {' or '.join(off)} the bodies are {100 * off[best]:.0f} cm "
-            f"or more from where it says. Is it of another robot than {body.name}?"
-        )
-    return poses._replace(joint_pos=poses.joint_pos[:, orders_of(body)[best][0]])
+    parts = poses.root_pos[some], read_as(poses.root_quat[some], poses.order), poses.joint_pos[some]
+    leads = body.kinematics.forward(*map(torch.as_tensor, parts))[0].numpy()
+    return float(np.linalg.norm(leads[:, list(bodies)] - places[some][:, list(bodies.values())], axis=-1).mean())
 
 
 def orders_of(body: Body) -> dict[str, tuple[list[int], list[int]]]:
@@ -215,45 +256,6 @@ def _check(path: Path, body: Body, poses: Poses) -> None:
         raise DataError(f"{path}: the root's rotation in frame {frame} is no unit quaternion; check the columns.")
 
 
-def _w_first(path: Path, body: Body, poses: Poses) -> np.ndarray:
-    """[frames, 4] w first. Tables differ in where w stands; the wrong reading lays the robot down or turns it.
-
-    So the right one is told by what it leads to: a robot that stands upright, on feet that do not slide.
-    """
-    quats = poses.root_quat / np.linalg.norm(poses.root_quat, axis=1, keepdims=True)
-    readings = {"wxyz": quats, "xyzw": quats[:, [3, 0, 1, 2]]}
-    if poses.order:
-        return _not_upside_down(path, poses.order, readings)
-    if np.abs((readings["wxyz"] * readings["xyzw"]).sum(1)).min() > np.cos(_SAME / 2):
-        return readings["wxyz"]
-    upright = {order: float(np.median(_up(reading))) for order, reading in readings.items()}
-    standing = [order for order, up in upright.items() if up > _UPRIGHT]
-    if len(standing) == 1:
-        return readings[standing[0]]
-    slides = {order: _sliding(body, poses, readings[order]) for order in standing}
-    if len(standing) == 2 and max(slides.values()) > _SLIDES_MORE * min(slides.values()):
-        return readings[min(slides, key=lambda order: slides[order])]
-    raise DataError(
-        f"{path} does not say where the w of its quaternions stands, and neither reading is clearly right. "
-        "Say it: ludus motions import … --quaternion wxyz (or xyzw)."
-    )
-
-
-def _not_upside_down(path: Path, order: str, readings: dict[str, np.ndarray]) -> np.ndarray:
-    other = readings["xyzw" if order == "wxyz" else "wxyz"]
-    if np.median(_up(readings[order])) < -_UPRIGHT < _UPRIGHT < np.median(_up(other)):
-        raise DataError(
-            f"{path}: read as {order} the robot stands on its head, read the other way on its feet. Say which is "
-            "meant: ludus motions import … --quaternion wxyz (or xyzw)."
-        )
-    return readings[order]
-
-
-def _up(quats: np.ndarray) -> np.ndarray:
-    """[frames] how far up the root's z axis points, from −1 to 1."""
-    return 1 - 2 * (quats[:, 1] ** 2 + quats[:, 2] ** 2)
-
-
 def _sliding(body: Body, poses: Poses, quats: np.ndarray) -> float:
     """m/s, the median speed over the floor of the body's lowest point."""
     kinematics = body.kinematics
@@ -264,8 +266,6 @@ def _sliding(body: Body, poses: Poses, quats: np.ndarray) -> float:
         if len(points):
             moved = positions[:, number, None] + rotate(rotations[:, number, None], points)
             places.append(torch.cat([moved[..., :2], moved[..., 2:] - radii[:, None]], dim=-1))
-    surface = torch.cat(places, dim=1).numpy()  # [frames, points, 3]
-    lowest = surface[:-1, :, 2].argmin(axis=1)
-    rows = np.arange(len(lowest))
-    step = surface[rows + 1, lowest, :2] - surface[rows, lowest, :2]
-    return float(np.median(np.linalg.norm(step, axis=1)) * poses.fps) + 1e-6
+    if not places:
+        return 0.0
+    return sliding_of(torch.cat(places, dim=1).numpy(), poses.fps)

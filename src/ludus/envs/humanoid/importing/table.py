@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ludus.envs.bodies.rotations import about_axis, multiply, rotate
 from ludus.envs.humanoid.importing.hinges import axis, turn
-from ludus.envs.humanoid.importing.motion import Motion, check_size, read_text, short_lines
+from ludus.envs.humanoid.importing.motion import Motion, check_size, read_text, short_lines, whole_rate
+from ludus.envs.humanoid.importing.quaternions import sliding_of, w_first
 from ludus.envs.humanoid.importing.retarget import from_rotations, our_leg
 from ludus.envs.humanoid.importing.skeleton import HINGES, JOINTS
 from ludus.errors import DataError, did_you_mean, plain_text
@@ -32,7 +33,8 @@ _G1 = (
     "waist_yaw", "waist_roll", "waist_pitch",
     *(f"{side}_{joint}" for side in ("left", "right") for joint in _ARM),
 )  # fmt: skip
-_G1_LEG = 0.336 + 0.318  # m from the hip to the ankle
+_G1_THIGH, _G1_SHIN = 0.336, 0.318  # m
+_G1_LEG = _G1_THIGH + _G1_SHIN
 _G1_HIPS = 0.133  # m that its hips lie below the origin of its pelvis
 _G1_HIP_TILT, _G1_SHOULDER_TILT = 10.0, 16.0  # degrees that its motors are mounted aslant
 
@@ -45,8 +47,11 @@ class Columns(NamedTuple):
     fps: float | None  # where a column of times tells
 
 
-def read_columns(path: Path, wanted: Sequence[str], expected: str) -> Columns:
-    """A table of these columns: named, in any order and beside a column of times; or unnamed, in this order."""
+def read_columns(path: Path, wanted: Sequence[str], expected: str, fps: float | None) -> Columns:
+    """A table of these columns: named, in any order and beside a column of times; or unnamed, in this order.
+
+    `fps` goes before what its times say.
+    """
     rows = _rows(path, read_text(path), expected)
     if not rows:
         raise DataError(f"{path} is empty; a motion needs at least 2 frames.")
@@ -57,24 +62,29 @@ def read_columns(path: Path, wanted: Sequence[str], expected: str) -> Columns:
         return Columns(table.numpy(), named=False, fps=None)
     column = _named_columns(path, rows, wanted, expected)
     values = torch.stack([column[name] for name in wanted], dim=1).numpy()
-    return Columns(values, named=True, fps=_rate(path, column["time"]) if "time" in column else None)
+    rate = _rate(path, column["time"]) if "time" in column and fps is None else fps
+    return Columns(values, named=True, fps=rate)
 
 
 def _rate(path: Path, times: Tensor) -> float:
     steps = times.diff()
     if not len(steps) or float(steps.min()) <= 0:
         raise DataError(f"{path}: its times do not rise from row to row.")
-    if float((steps - steps.median()).abs().max()) > 0.02 * float(steps.median()):
-        raise DataError(f"{path}: its times are not evenly spaced; write it at one rate.")
-    return float(1 / steps.mean())
+    step = float(steps.mean())  # single ones are rounded, often to milliseconds
+    even = times[0] + step * torch.arange(len(times))
+    if float((times - even).abs().max()) > 0.1 * step:
+        raise DataError(f"{path}: its times are not evenly spaced; write it at one rate, or give --fps.")
+    return whole_rate(1 / step)
 
 
-def read_csv(path: Path, text: str, fps: float | None) -> Motion:
+def read_csv(path: Path, text: str, fps: float | None, quaternion: str) -> Motion:
     rows = _rows(path, text, f"Expected is {_LAYOUTS}")
     if not rows:
         raise DataError(f"{path} is empty; a motion needs at least 2 frames.")
     if _numeric(rows[0]):
-        return _read_g1(path, _table(path, rows, first_line=1), fps)
+        return _read_g1(path, _table(path, rows, first_line=1), fps, quaternion)
+    if quaternion == "xyzw":
+        raise DataError(f"{path} names its columns, among them root_qw: leave out --quaternion.")
     return _read_own(path, rows, fps)
 
 
@@ -139,10 +149,10 @@ def _named_columns(path: Path, rows: list[list[str]], wanted: Sequence[str], exp
 def _read_own(path: Path, rows: list[list[str]], fps: float | None) -> Motion:
     column = _named_columns(path, rows, (*ROOT, *JOINTS), f"Expected is {_LAYOUTS}")
     frames = len(rows) - 1
-    if "time" in column:
-        times = column["time"] - column["time"][0]
-    elif fps is not None:
+    if fps is not None:
         times = torch.arange(frames, dtype=torch.float64) / fps
+    elif "time" in column:
+        times = column["time"] - column["time"][0]
     else:
         raise DataError(f"{path} does not say its rate: add a column 'time' in seconds, or give --fps.")
     quats = torch.stack([column[name] for name in ROOT[3:]], dim=1)
@@ -175,12 +185,16 @@ def _turns(*turns: tuple[str, Tensor]) -> Tensor:
     return quat
 
 
-def _read_g1(path: Path, table: Tensor, fps: float | None) -> Motion:
+def _read_g1(path: Path, table: Tensor, fps: float | None, quaternion: str) -> Motion:
     """By the meaning of its joints; arms hang at its zero, the forearms point forward."""
     if table.shape[1] != 7 + len(_G1):
         raise DataError(f"{path} has {table.shape[1]} columns without names; expected is {_LAYOUTS}.")
     angle = dict(zip(_G1, table[:, 7:].unbind(1), strict=True))
-    pelvis = _unit(path, _w_first(table[:, 3:7]))
+    rate = fps or G1_FPS
+    quats = _unit(path, table[:, 3:7]).numpy()
+    pelvis = torch.as_tensor(
+        w_first(path, quats, quaternion, lambda quat: sliding_of(_g1_ankles(table[:, :3], quat, angle), rate))
+    )
     torso = multiply(
         pelvis, _turns(("z", angle["waist_yaw"]), ("x", angle["waist_roll"]), ("y", angle["waist_pitch"]))
     )
@@ -188,7 +202,7 @@ def _read_g1(path: Path, table: Tensor, fps: float | None) -> Motion:
     for side, sign in (("right", -1), ("left", 1)):
         rotations |= _g1_leg(side, pelvis, angle) | _g1_arm(side, sign, torso, angle)
     hips = table[:, :3] - rotate(pelvis, _G1_HIPS * axis("z"))
-    times = torch.arange(len(table), dtype=torch.float64) / (fps or G1_FPS)
+    times = torch.arange(len(table), dtype=torch.float64) / rate
     return from_rotations(times, hips * (our_leg() / _G1_LEG), rotations)
 
 
@@ -201,6 +215,17 @@ def _g1_leg(side: str, pelvis: Tensor, angle: dict[str, Tensor]) -> dict[str, Te
     return {f"{side}_thigh": thigh, f"{side}_shin": shin, f"{side}_foot": foot}
 
 
+def _g1_ankles(place: Tensor, quats: np.ndarray, angle: dict[str, Tensor]) -> np.ndarray:
+    """[frames, 2, 3] about where they are, to see which one slides."""
+    pelvis, down = torch.as_tensor(quats), -axis("z")
+    hips = place + rotate(pelvis, _G1_HIPS * down)
+    ankles = []
+    for side in ("left", "right"):
+        thigh, shin, _ = _g1_leg(side, pelvis, angle).values()
+        ankles.append(hips + rotate(thigh, _G1_THIGH * down) + rotate(shin, _G1_SHIN * down))
+    return torch.stack(ankles, dim=1).numpy()
+
+
 def _g1_arm(side: str, sign: int, torso: Tensor, angle: dict[str, Tensor]) -> dict[str, Tensor]:
     tilt = torch.full_like(angle["left_elbow"], sign * np.radians(_G1_SHOULDER_TILT))
     pitch, roll, yaw = (angle[f"{side}_shoulder_{name}"] for name in ("pitch", "roll", "yaw"))
@@ -208,12 +233,3 @@ def _g1_arm(side: str, sign: int, torso: Tensor, angle: dict[str, Tensor]) -> di
     lower = multiply(hanging, _turns(("y", angle[f"{side}_elbow"] - torch.pi / 2)))
     from_ours = turn("x", -90.0 * sign).expand_as(hanging)  # our arms are stretched sideways at zero
     return {f"{side}_upper_arm": multiply(hanging, from_ours), f"{side}_lower_arm": multiply(lower, from_ours)}
-
-
-def _w_first(quats: Tensor) -> Tensor:
-    """Files differ in where the quaternion's w is. The right reading keeps the robot upright, facing forward."""
-    readings = (quats, quats[:, [3, 0, 1, 2]])
-    upright = [float((1 - 2 * (q[:, 1] ** 2 + q[:, 2] ** 2)).median()) for q in readings]
-    if abs(upright[0] - upright[1]) > 0.05:
-        return readings[0] if upright[0] > upright[1] else readings[1]
-    return max(readings, key=lambda q: float(q[0, 0].abs()))
