@@ -1,7 +1,9 @@
 """By how much motors' targets lead the reference, held to MuJoCo's dynamics."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 
 import mujoco
 import numpy as np
@@ -147,3 +149,19 @@ def unled(kind: str) -> float:
     steps = [env.step(torch.zeros((env.num_rows, 28))) for _ in range(3)]
     env.close()
     return float(steps[-1].metrics["mpjpe"].mean())
+
+
+def test_damping_that_stands_in_the_motor_counts_as_that_of_the_joint(tmp_path: Path) -> None:
+    """The usual <position kp= kv=> of other people's models."""
+    robot = """<mujoco><worldbody><body name="hull" pos="0 0 2"><freejoint/><geom size="0.2" mass="9"/>
+      <body name="arm"><joint name="arm" axis="0 0 1" damping="{joint}"/>
+      <geom size="0.1" pos="0 0 0.3" mass="0.1"/></body></body></worldbody><actuator><position joint="arm" kp="50" kv="{motor}"/></actuator></mujoco>"""
+    leads = []
+    for name, joint, motor in (("in_joint", 5, 0), ("in_motor", 0, 5)):
+        (tmp_path / f"{name}.xml").write_text(robot.format(joint=joint, motor=motor))
+        body = find_body(str(tmp_path / f"{name}.xml"))
+        clip = still(body, 1.0)
+        turning = replace(clip, joint_pos=clip.joint_pos + np.arange(clip.frames)[:, None] / FPS)  # 1 rad/s
+        leads.append(led(turning))
+    np.testing.assert_allclose(leads[0][10:-10], 0.1, atol=1e-3)
+    np.testing.assert_allclose(leads[1], leads[0], atol=1e-9)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import warnings
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import torch
 
 from humanoid_body import BODIES, HINGES, HUMANOID, JOINTS, body_model, forward_kinematics, load_body
 from ludus.envs.bodies.rotations import about_axis, multiply, rotate
+from ludus.envs.humanoid.catalogue import shipped_folder
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.importing import import_motion, read_motion
 from ludus.envs.humanoid.importing.floor import lowest_of_clip, put_on_floor
@@ -20,6 +22,7 @@ from ludus.envs.humanoid.importing.motion import FPS, Motion, joint_angles, make
 from ludus.envs.humanoid.importing.retarget import LIMBS, bend, shortest_turn
 from ludus.envs.humanoid.importing.table import ROOT
 from ludus.envs.humanoid.seam import seam_jumps, seam_turn, seam_turns
+from ludus.errors import ConfigError, DataError
 from motion_files import (
     CMU,
     CMU_SKELETON,
@@ -406,6 +409,45 @@ def test_the_g1s_quaternion_is_found_whichever_comes_first(tmp_path: Path) -> No
     np.savetxt(last, table[:, [0, 1, 2, 4, 5, 6, 3, *range(7, 36)]], delimiter=",")
     first = import_motion(SHARED / "g1_kimodo" / "walk.csv")[0]
     assert np.allclose(import_motion(last)[0].root_quat, first.root_quat, atol=1e-6)
+
+
+@needs_shared
+@pytest.mark.parametrize("degrees", [90, 170, 180])
+def test_the_g1s_quaternion_is_found_whichever_way_it_walks(tmp_path: Path, degrees: float) -> None:
+    """Facing back, w is nearly 0: the reading by which the feet slide is the wrong one."""
+    table = np.loadtxt(SHARED / "g1_kimodo" / "walk.csv", delimiter=",")
+    turn = about_axis(torch.tensor([0.0, 0, 1], dtype=torch.float64), torch.tensor(np.radians(degrees)))
+    table[:, :3] = rotate(turn, torch.as_tensor(table[:, :3])).numpy()
+    table[:, 3:7] = multiply(turn.expand(len(table), 4), torch.as_tensor(table[:, 3:7])).numpy()
+    np.savetxt(tmp_path / "back.csv", table, delimiter=",")
+    for told in ("", "wxyz"):
+        (clip,) = import_motion(tmp_path / "back.csv", quaternion=told)
+        ahead = rotate(torch.as_tensor(clip.root_quat), torch.tensor([1.0, 0, 0], dtype=torch.float64))
+        step = torch.as_tensor(np.diff(clip.root_pos, axis=0))
+        assert float((ahead[1:] * step).sum(1).median()) > 0  # it walks where it looks
+
+
+def test_the_pelvis_is_what_the_legs_hang_on(tmp_path: Path) -> None:
+    """Some exporters put a point on the floor above the hips."""
+    turning = [{"root": (0, 15, 0), "Hips": (0, a, 0)} for a in np.linspace(0, 180, 31)]
+    plain = read_motion(write_bvh(tmp_path / "plain.bvh", CMU_SKELETON, turning, 30))
+    above = (("Reference", "", (0, 0, 0)), *((n, p or "Reference", o) for n, p, o in CMU_SKELETON))
+    other = read_motion(write_bvh(tmp_path / "other.bvh", above, turning, 30))
+    assert torch.allclose((plain.root_quat * other.root_quat).sum(1).abs(), torch.ones(len(turning)).double())
+
+
+def test_a_rate_that_is_given_goes_before_a_frame_time_that_is_none(tmp_path: Path) -> None:
+    path = write_bvh(tmp_path / "a.bvh", CMU_SKELETON, cmu_frames(), 30)
+    text = path.read_text()
+    path.write_text(re.sub(r"Frame Time: .*", "Frame Time: 0", text))
+    with pytest.raises(DataError, match=r"frame time of 0 s.*--fps"):
+        import_motion(path)
+    (clip,) = import_motion(path, fps=30)
+    assert clip.duration == pytest.approx((len(cmu_frames()) - 1) / 30, abs=0.05)
+    with pytest.raises(ConfigError, match="leave out --quaternion"):
+        import_motion(path, quaternion="wxyz")
+    with pytest.raises(ConfigError, match="leave out --fps"):
+        import_motion(shipped_folder() / "bow.npz", fps=60)
 
 
 # Rates, the floor and loops ---------------------------------------------------------------------------

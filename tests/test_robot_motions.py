@@ -19,7 +19,7 @@ from ludus.envs.humanoid.clip import Clip, load_clip, save_clip
 from ludus.envs.humanoid.importing import import_motion
 from ludus.envs.humanoid.importing.robot import orders_of
 from ludus.envs.humanoid.importing.table import ROOT
-from ludus.errors import DataError, LudusError
+from ludus.errors import ConfigError, DataError, LudusError
 
 # A quadruped with two joints a leg: it walks by rolling its legs forward, two by two.
 LEG = """
@@ -148,6 +148,61 @@ def test_a_trackers_file_without_names_tells_its_order(dog: Body, tmp_path: Path
     (clip,) = import_motion(tmp_path / "motion.npz", body=dog)
     assert clip.fps == FPS
     nearly_same(clip, *walk(dog, 0.3))
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("told", ["", "xyzw"])
+def test_a_trackers_rotations_with_w_last_are_known_by_where_its_bodies_are(
+    dog: Body, tmp_path: Path, named: bool, told: str
+) -> None:
+    arrays = tracker_arrays(dog, "MuJoCo")
+    arrays["body_quat_w"] = arrays["body_quat_w"][..., [1, 2, 3, 0]]
+    if named:
+        arrays |= {"joint_names": np.array(dog.joints), "body_names": np.array(dog.bodies)}
+    np.savez(tmp_path / "motion.npz", **arrays)  # type: ignore[arg-type]
+    (clip,) = import_motion(tmp_path / "motion.npz", body=dog, quaternion=told)
+    nearly_same(clip, *walk(dog, 0.3))
+    with pytest.raises(DataError, match="or are its quaternions not wxyz"):
+        import_motion(tmp_path / "motion.npz", body=dog, quaternion="wxyz")
+
+
+KNOWN_JOINTS = [f"{name}_{joint}" for name in LEGS for joint in ("hip", "knee")]
+ODD_ARRAYS: dict[str, dict[str, Any]] = {
+    "no rate": {"fps": np.zeros(0)},
+    "a rate of words": {"fps": np.array("fast")},
+    "joints of words": {"joint_pos": np.full((FRAMES, 8), "x")},
+    "no bodies": {"body_pos_w": np.zeros((FRAMES, 0, 3))},
+    "flat places": {"body_pos_w": np.zeros((FRAMES, 9, 2))},
+    "short rotations": {"body_quat_w": np.zeros((FRAMES, 9, 3))},
+    "not a number in a far body": {"body_pos_w": np.full((FRAMES, 9, 3), np.nan)},
+    "more names than joints": {
+        "joint_names": np.array([*(f"{e}_{j}" for e in LEGS for j in ("hip", "knee")), "tail"])
+    },
+    "more names than bodies": {"body_names": np.array(["trunk", *"abcdefghi"])},
+}
+
+
+@pytest.mark.parametrize("name", ODD_ARRAYS)
+def test_odd_arrays_of_a_tracker_are_a_sentence(dog: Body, tmp_path: Path, name: str) -> None:
+    arrays = tracker_arrays(dog, "MuJoCo") | ODD_ARRAYS[name]
+    np.savez(tmp_path / "motion.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"motion\.npz"):
+        import_motion(tmp_path / "motion.npz", body=dog)
+
+
+def test_times_in_milliseconds_are_even_and_a_given_rate_goes_before_them(dog: Body, tmp_path: Path) -> None:
+    names = ("time", *ROOT, *dog.joints)
+    for rate in (30, 60):
+        times = np.round(np.arange(FRAMES) / rate, 3)[:, None]
+        path = table(tmp_path / f"{rate}.csv", times, *walk(dog), names=names)
+        assert import_motion(path, body=dog)[0].fps == rate
+    uneven = np.cumsum(np.random.default_rng(0).uniform(0.01, 0.03, FRAMES))[:, None]
+    path = table(tmp_path / "uneven.csv", uneven, *walk(dog), names=names)
+    with pytest.raises(DataError, match=r"not evenly spaced; .*--fps"):
+        import_motion(path, body=dog)
+    assert import_motion(path, body=dog, fps=50)[0].fps == 50
+    with pytest.raises(ConfigError, match="--fps is 0; it must be from 1 to 1000"):
+        import_motion(path, body=dog, fps=0)
 
 
 def test_joints_by_levels_are_those_of_isaac() -> None:
