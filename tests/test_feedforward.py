@@ -155,7 +155,8 @@ def test_damping_that_stands_in_the_motor_counts_as_that_of_the_joint(tmp_path: 
     """The usual <position kp= kv=> of other people's models."""
     robot = """<mujoco><worldbody><body name="hull" pos="0 0 2"><freejoint/><geom size="0.2" mass="9"/>
       <body name="arm"><joint name="arm" axis="0 0 1" damping="{joint}"/>
-      <geom size="0.1" pos="0 0 0.3" mass="0.1"/></body></body></worldbody><actuator><position joint="arm" kp="50" kv="{motor}"/></actuator></mujoco>"""
+      <geom size="0.1" pos="0 0 0.3" mass="0.1"/></body></body></worldbody>
+      <actuator><position joint="arm" kp="50" kv="{motor}"/></actuator></mujoco>"""
     leads = []
     for name, joint, motor in (("in_joint", 5, 0), ("in_motor", 0, 5)):
         (tmp_path / f"{name}.xml").write_text(robot.format(joint=joint, motor=motor))

@@ -30,6 +30,7 @@ from humanoid_envs import (
     make_speed,
     random_actions,
     reference_in,
+    set_time,
     standing_clip,
     walk_clip,
 )
@@ -286,6 +287,44 @@ def test_rates_are_drawn_evenly_in_their_logarithm_and_episodes_end_with_the_cli
         assert (step.metrics["completion"][first & step.truncated] == 1).all()
         ended[first] = number
     assert torch.equal(ended, left.long())
+
+
+# A rough world ----------------------------------------------------------------------------------------
+def test_targets_that_come_late_are_those_of_an_earlier_time() -> None:
+    late = {"late": {"kind": "latency", "steps": [3, 3]}}
+    prompt, delayed = (make([walk_clip()], termination=9.0, randomization=each) for each in ({}, late))
+    rng = torch.Generator().manual_seed(0)
+    sent: list[Tensor] = []
+    arrived: list[Tensor] = []
+    for env in (prompt, delayed):
+        env.reset(0)
+        set_time(env, torch.full((env.num_rows,), 0.4, dtype=torch.float64))
+    for _ in range(8):
+        action = torch.rand(prompt.num_rows, 28, generator=rng) - 0.5
+        for env, kept in ((prompt, sent), (delayed, arrived)):
+            env.begin_step(action)
+            kept.append(env.sim.field("ctrl").clone())
+            env.end_step()
+    for step in range(3, 8):
+        torch.testing.assert_close(arrived[step], sent[step - 3], atol=1e-6, rtol=0)
+
+
+def test_a_joint_that_is_measured_wrongly_is_so_wherever_it_is_seen() -> None:
+    shown = {"joints": 0.5, "reference": 2.0, "phase": None}
+    kinds = ({"zero": {"kind": "joint_offset", "most": most}} for most in (0.1, 0.0))
+    off, plain = (make([walk_clip()], observations=shown, future=(1, 3), randomization=each) for each in kinds)
+    obs = []
+    for env in (plain, off):
+        env.reset(0)
+        set_time(env, torch.full((env.num_rows,), 0.2, dtype=torch.float64))
+        obs.append(env.observe(slice(None)))
+    offset, columns = off.memory["zero/offset"], off.observation_columns()
+    wrong = obs[1] - obs[0]
+    torch.testing.assert_close(wrong[:, columns["joints"]], 0.5 * offset, atol=1e-5, rtol=0)
+    frames = wrong[:, columns["reference"]].view(len(offset), 2, -1)
+    for frame in range(2):
+        torch.testing.assert_close(frames[:, frame, 51:79], -2.0 * offset, atol=1e-5, rtol=0)
+    assert not frames[:, :, :51].any()
 
 
 # Kept to training, exact ------------------------------------------------------------------------------

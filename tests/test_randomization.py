@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import mujoco
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import ludus
 from ludus.envs import make_vec_env
+from ludus.envs.bodies import find_body
 from ludus.envs.check import check_env
 from ludus.envs.config import EnvConfig
+from ludus.envs.humanoid.clip import Clip, save_clip
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.kuka.config import KukaConfig
 from ludus.envs.kuka.task import SUBSTEPS, scene_path
@@ -168,6 +171,37 @@ def test_motors_of_double_strength_give_double_force() -> None:
         forces.append(env.sim.field("actuator_force").clone())
         env.close()
     assert torch.allclose(2 * forces[0], forces[1])
+
+
+LIMITED = """<mujoco><compiler autolimits="true"/><worldbody><geom name="ground" type="plane" size="5 5 1"/>
+  <body name="trunk" pos="0 0 0.09"><freejoint/><geom name="trunk" size="0.1" mass="1"/>
+  <body><joint name="arm" axis="0 1 0" actuatorfrcrange="-2 2"/><geom size="0.02" pos="0 0 0.3" mass="0.1"/></body>
+  </body></worldbody><contact><pair geom1="ground" geom2="trunk" friction="0.6 0.6 0.1 0.1 0.1"/></contact>
+  <actuator><position joint="arm" kp="500"/></actuator></mujoco>"""
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_limits_of_joints_and_pairs_are_scaled_with_motors_and_geoms(tmp_path: Path, independent: bool) -> None:
+    """Where many published models keep them."""
+    (tmp_path / "robot.xml").write_text(LIMITED)
+    body = find_body(str(tmp_path / "robot.xml"))
+    pose = np.tile(body.default_qpos, (30, 1))
+    save_clip(Clip("still", 30.0, pose[:, :3], pose[:, 3:7], pose[:, 7:], body=body), tmp_path / "still.npz")
+    scale = {"scale": [0.5, 2.0], "independent": independent}
+    rough = {"m": {"kind": "motor_strength"} | scale, "f": {"kind": "friction"} | scale}
+    config = HumanoidConfig(
+        body=str(tmp_path / "robot.xml"), clips=str(tmp_path / "still.npz"), randomization=rough
+    )
+    env = make(config, 5)
+    env.reset(0)
+    motor, limit, ground, pair = (
+        env.sim.model_field(name).float()
+        for name in ("actuator_gainprm", "jnt_actfrcrange", "geom_friction", "pair_friction")
+    )
+    assert len(motor[:, 0, 0].unique()) == len(ground[:, 0, 0].unique()) == 5
+    torch.testing.assert_close(limit[:, 1] / torch.tensor([-2.0, 2.0]), (motor[:, 0, :1] / 500).expand(5, 2))
+    torch.testing.assert_close(pair[:, 0, 0] / 0.6, ground[:, 0, 0])
+    env.close()
 
 
 def test_a_factor_of_one_is_no_randomisation() -> None:

@@ -185,7 +185,7 @@ ODD_ARRAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", ODD_ARRAYS)
 def test_odd_arrays_of_a_tracker_are_a_sentence(dog: Body, tmp_path: Path, name: str) -> None:
     arrays = tracker_arrays(dog, "MuJoCo") | ODD_ARRAYS[name]
-    np.savez(tmp_path / "motion.npz", **arrays)  # type: ignore[arg-type]
+    np.savez(tmp_path / "motion.npz", **arrays)
     with pytest.raises(DataError, match=r"motion\.npz"):
         import_motion(tmp_path / "motion.npz", body=dog)
 

@@ -82,7 +82,7 @@ def test_the_mimics_terms_pay_what_its_formula_says(power: float) -> None:
         going = ~step.done  # the power of an ended step is gone with its forces
         if power:
             work = (env.sim.field("actuator_force") * env.sim.field("qvel")[:, 6:]).abs().sum(1).float()
-            expected -= power * 1e-3 * work
+            expected += power * (-1e-3 * work)
         assert torch.equal(step.reward[going], expected[going])
     env.close()
 

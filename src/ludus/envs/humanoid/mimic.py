@@ -27,7 +27,7 @@ def reward_terms(r: TrackingReward) -> Table:
         "root_velocity": Term(
             lambda task: torch.exp(-r.root_velocity_sharpness * task.errors["root_velocity"]), r.root_velocity
         ),
-        "power": Term(lambda task: task.power(), -(r.power * 1e-3)),  # of watts; the setting is per kilowatt
+        "power": Term(lambda task: -1e-3 * task.power(), r.power),  # a weight is the cost of a kilowatt
     }
 
 
@@ -118,6 +118,15 @@ class MimicTask(HumanoidTask):
         return coming(
             self._state_of(rows), Coming(*self.library.frames, clip, time, rate, self._seconds_ahead), places
         )
+
+    def angle_differences(self) -> dict[str, list[tuple[int, str]]]:
+        """A robot computes them from the angles that it measures."""
+        found = {}
+        for term, places in (("reference", 3 * len(self.body.key)), ("reference_pose", 0)):
+            size = places + 6 + 2 * len(self.body.joints)
+            firsts = [frame * size + places + 6 for frame in range(len(self.config.future))]
+            found[term] = [(first + i, name) for first in firsts for i, name in enumerate(self.body.joints)]
+        return found
 
     def phase(self, rows: Rows) -> Tensor:
         """[n, 2] how far the clip has come, as a point on a circle: a loop ends where it begins.

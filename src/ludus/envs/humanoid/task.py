@@ -16,6 +16,7 @@ from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.motions import MotionLibrary, Reference
 from ludus.envs.humanoid.start_noise import StartNoise
 from ludus.envs.humanoid.starts import StartWeights
+from ludus.envs.mujoco.randomization import Latency, Randomization
 from ludus.envs.mujoco.simulator import Simulator
 from ludus.envs.mujoco.task import ALL_ROWS, Rows, SimTask
 from ludus.envs.mujoco.terms import Term
@@ -103,12 +104,25 @@ class HumanoidTask(SimTask):
             self._hold_motion(config.window * self._frame_size)
 
     # Acting -------------------------------------------------------------------------------------
+    _delay: list[str] | None = None  # where `memory` has the control steps by which actions are late
+
     def control(self, action: Tensor) -> None:
         center = self._mean_pose[self._motors]
         if self.config.actions != "absolute":
-            ahead = self.library.reference_of(self._next)
+            ahead = self.library.reference_of(self._next if self._delay is None else self._delayed())
             center = ahead.qpos[:, 7:][:, self._motors] + self._lead(ahead)
         self._ctrl.copy_(center + self._action_scale * action)
+
+    def _randomize(self, terms: list[Randomization]) -> None:
+        super()._randomize(terms)
+        delays = [term for term in terms if isinstance(term, Latency)]
+        self._delay = [f"{term.name}/steps" for term in delays] if delays else None
+
+    def _delayed(self) -> Tensor:
+        """[rows, width] of the reference that motors' targets are of which arrive now."""
+        assert self._delay is not None
+        late = sum((self.memory[name] for name in self._delay), torch.zeros_like(self.elapsed))
+        return self.rows_ahead(ALL_ROWS, 1 - late)
 
     def _lead(self, ahead: Reference) -> Tensor:
         """[rows, motors] rad by which targets are ahead of the reference."""
@@ -147,8 +161,8 @@ class HumanoidTask(SimTask):
         """The step is scored: time goes on."""
         self._next.copy_(self.rows_ahead(ALL_ROWS, 1))
 
-    def rows_ahead(self, rows: Rows, steps: int) -> Tensor:
-        """[n, width] of the library's table: the reference so many control steps ahead, at its rate."""
+    def rows_ahead(self, rows: Rows, steps: int | Tensor) -> Tensor:
+        """[n, width] of the library's table: the reference so many ([n]) control steps ahead, at its rate."""
         clip, time = self.memory["clip"][rows], self.memory["time"][rows]
         if not self._plays_at_rates:
             return self.library.rows(clip, time + steps * self.body.dt)

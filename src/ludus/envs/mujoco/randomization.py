@@ -85,19 +85,28 @@ class _Scaled(Randomization):
         _refuse_no_interval(self.scale, f"{path}scale", "factors")
 
     def prepare(self, task: "SimTask") -> None:
-        self._ids = torch.tensor(self.chosen(task.mj_model), device=task.device)
-        self._nominal = {name: task.randomized_field(name)[:1].clone() for name in self.fields}
+        chosen = self.chosen(task.mj_model)
+        whole = list(enumerate(chosen))
+        self._count, self._parts = len(chosen), []
+        for name, pairs in (dict.fromkeys(self.fields, whole) | self.elsewhere(task.mj_model, chosen)).items():
+            which, ids = torch.tensor(pairs, device=task.device).unbind(1)
+            self._parts.append((name, task.randomized_field(name)[:1].clone(), which, ids))
 
     def chosen(self, model: mujoco.MjModel) -> list[int]:
         """Numbers of the things that are scaled."""
         raise NotImplementedError
 
+    def elsewhere(self, model: mujoco.MjModel, chosen: list[int]) -> dict[str, list[tuple[int, int]]]:
+        """Other fields that say the same: [(place in `chosen`, number there)], none of them empty."""
+        return {}
+
     def begin(self, task: "SimTask", n: int, values: dict[str, Tensor]) -> None:
         low, high = self.scale
-        factor = task.uniform(low, high, n, len(self._ids) if self.independent else 1)
-        for name, nominal in self._nominal.items():
+        factor = task.uniform(low, high, n, self._count if self.independent else 1)
+        for name, nominal, which, ids in self._parts:
             value = values.setdefault(name, nominal.repeat(n, *[1] * (nominal.dim() - 1)))
-            value[:, self._ids] *= factor.view(n, -1, *[1] * (nominal.dim() - 2))
+            own = factor[:, which] if self.independent else factor
+            value[:, ids] *= own.view(n, -1, *[1] * (nominal.dim() - 2))
 
 
 @dataclass
@@ -165,6 +174,16 @@ class Friction(_Scaled):
     def chosen(self, model: mujoco.MjModel) -> list[int]:
         return _ids(model, mujoco.mjtObj.mjOBJ_GEOM, "geom", self.geoms) or list(range(model.ngeom))
 
+    def elsewhere(self, model: mujoco.MjModel, chosen: list[int]) -> dict[str, list[tuple[int, int]]]:
+        """Pairs that the model names have a friction of their own."""
+        pairs = [(pair, (int(model.pair_geom1[pair]), int(model.pair_geom2[pair]))) for pair in range(model.npair)]
+        found = [
+            (chosen.index(next(geom for geom in geoms if geom in chosen)), pair)
+            for pair, geoms in pairs
+            if not set(geoms).isdisjoint(chosen)
+        ]
+        return {"pair_friction": found} if found else {}
+
 
 @dataclass
 class MotorStrength(_Scaled):
@@ -185,6 +204,12 @@ class MotorStrength(_Scaled):
             )
         return ids
 
+    def elsewhere(self, model: mujoco.MjModel, chosen: list[int]) -> dict[str, list[tuple[int, int]]]:
+        """A joint may have a limit for its motors, too."""
+        joints = [(place, joint_of(model, actuator)) for place, actuator in enumerate(chosen)]
+        found = [(place, joint) for place, joint in joints if joint is not None and model.jnt_actfrclimited[joint]]
+        return {"jnt_actfrcrange": found} if found else {}
+
 
 @dataclass
 class JointOffset(Randomization):
@@ -198,7 +223,8 @@ class JointOffset(Randomization):
     actuators: tuple[str, ...] = ()
     """Servos by name; none: all of them."""
     terms: tuple[str, ...] = ("joints",)
-    """Observation terms that show measured angles, whose columns are named as the joints; none: nothing is."""
+    """Observation terms that show measured angles, whose columns are named as the joints; none: nothing is.
+    What shows differences to these angles (a tracker's reference) is off likewise."""
 
     def prepare(self, task: "SimTask") -> None:
         model = task.mj_model
@@ -209,12 +235,12 @@ class JointOffset(Randomization):
                 "The kind joint_offset is for servos, which pull a joint to an angle; there are none."
             )
         self._ids = torch.tensor([i for i, _ in driven], device=task.device)
-        self._columns, self._of = self._seen(task, [model.joint(joint).name for _, joint in driven])
+        self._columns, self._of, self._factors = self._seen(task, [model.joint(joint).name for _, joint in driven])
         self._nominal = task.randomized_field("actuator_biasprm")[:1].clone()
         task.memory[f"{self.name}/offset"] = torch.zeros((task.num_rows, len(driven)), device=task.device)
 
-    def _seen(self, task: "SimTask", joints: list[str]) -> tuple[Tensor, Tensor]:
-        """([n] columns of the observation, [n] the driven joint that each shows)."""
+    def _seen(self, task: "SimTask", joints: list[str]) -> tuple[Tensor, Tensor, Tensor]:
+        """([n] columns of the observation, [n] the driven joint that each shows, [n] by what factor)."""
         columns, found = task.observation_columns(), []
         for term in self.terms:
             if term not in columns or term not in task.column_names:
@@ -222,11 +248,17 @@ class JointOffset(Randomization):
                 raise ConfigError(
                     f"There is no observation term {term!r} of joints' angles.{hint} Or say terms: []."
                 )
+        shown = {term: list(enumerate(task.column_names[term])) for term in self.terms}
+        signs = dict.fromkeys(shown, 1.0)
+        if self.terms:
+            differences = {name: each for name, each in task.angle_differences().items() if name in columns}
+            shown, signs = shown | differences, signs | dict.fromkeys(differences, -1.0)
+        for term, places in shown.items():
+            factor = signs[term] * task.observations.terms[term].weight
             first = columns[term].start
-            names = enumerate(task.column_names[term], first)
-            found += [(column, joints.index(name)) for column, name in names if name in joints]
-        numbers = torch.tensor(found, dtype=torch.int64, device=task.device).view(-1, 2)
-        return numbers[:, 0], numbers[:, 1]
+            found += [(first + place, joints.index(name), factor) for place, name in places if name in joints]
+        numbers = torch.tensor(found, dtype=torch.float64, device=task.device).view(-1, 3)
+        return numbers[:, 0].long(), numbers[:, 1].long(), numbers[:, 2].float()
 
     def begin(self, task: "SimTask", n: int, values: dict[str, Tensor]) -> None:
         offset = task.uniform(-self.most, self.most, n, len(self._ids))
@@ -237,7 +269,7 @@ class JointOffset(Randomization):
 
     def see(self, task: "SimTask", obs: Tensor, rows: "Rows") -> Tensor:
         offset = task.memory[f"{self.name}/offset"][rows]
-        return obs.index_add_(1, self._columns, offset[:, self._of])
+        return obs.index_add_(1, self._columns, offset[:, self._of] * self._factors)
 
 
 # Between policy and simulation -----------------------------------------------------------------------

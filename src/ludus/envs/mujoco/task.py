@@ -211,6 +211,10 @@ class SimTask(VecEnv):
         self.look_at(ALL_ROWS)
         return self.observations.columns(self, ALL_ROWS)
 
+    def angle_differences(self) -> dict[str, list[tuple[int, str]]]:
+        """Observation terms that show how far joints are from somewhere: [(place in the term, joint)]."""
+        return {}
+
     def interface(self) -> Interface:
         """What the numbers mean, as far as the task says it; parts of an observation with images have names."""
         seen: dict[str, list[str]] = {}
