@@ -307,7 +307,7 @@ def test_a_run_with_mirrored_and_unseen_clips_exports_any_of_them(tmp_path: Path
 
 
 def test_the_order_of_actions_and_what_motors_pull_to_are_told() -> None:
-    about = {"clip": None, "estimated": [], "actions": "residual", "model": "robot.xml"}
+    about: dict[str, Any] = {"clip": None, "estimated": [], "actions": "residual", "model": "robot.xml"}
     names = {"joint_names": ["hip", "knee"], "action_joint_names": ["knee", "hip"]}
     told = "\n".join(_tracker_lines(about | names))
     assert "motors pull to joint_targets" in told
