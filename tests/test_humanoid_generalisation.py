@@ -551,7 +551,7 @@ def test_training_with_noise_and_pushes_improves(tmp_path: Path) -> None:
     changes = {
         "env.clips": "shipped:stroll", "env.test_clips": "", "env.mirror": False, "env.max_steps": 300,
         "env.num_envs": 64, "policy.hidden": (128, 64), "ppo.learning_rate": 1e-3, "ppo.horizon": 32,
-        "loop.total_steps": 16_384, "eval.every": 16_384,
+        "loop.total_steps": 32_768, "eval.every": 32_768,
     }  # fmt: skip
     rows = [row for row in metric_rows(train(tmp_path / "run", **changes)) if "rollout/ep_rew_mean" in row]
     rewards = [row["rollout/ep_rew_mean"] for row in rows]

@@ -118,7 +118,7 @@ def test_imitation_of_all_episodes_does_not_learn_it(numbers: Path, tmp_path: Pa
 
 def test_a_policy_critics_and_a_reward_learn_together_from_images(images: Path, tmp_path: Path) -> None:
     """In 10 steps moves of 0 cost 5."""
-    run = train(images, tmp_path / "run", 800, replay__advantage=3.0, replay__gamma=0.0)
+    run = train(images, tmp_path / "run", 1000, replay__advantage=3.0, replay__gamma=0.0)
     assert mean_return(run) > -4.0
 
 
