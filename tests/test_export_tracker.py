@@ -298,6 +298,7 @@ def test_what_is_measured_does_not_depend_on_the_place_and_the_heading_of_the_wo
     env.close()
 
 
+@pytest.mark.slow
 def test_a_run_with_mirrored_and_unseen_clips_exports_any_of_them(tmp_path: Path) -> None:
     clips = {"env.clips": "bow,wave", "env.test_clips": "wave", "env.mirror": True}
     run = train(tmp_path / "run", **clips)

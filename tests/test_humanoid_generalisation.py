@@ -8,6 +8,7 @@ import math
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import mujoco
@@ -540,9 +541,12 @@ def test_groups_share_one_table(tmp_path: Path) -> None:
 
 
 def test_clips_that_do_not_fit_are_refused_with_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = type("Memory", (), {"available": 1000})
+    memory = SimpleNamespace(available=1000)
     monkeypatch.setattr("ludus.envs.humanoid.motions.psutil.virtual_memory", lambda: memory)
     with pytest.raises(ConfigError, match=r"61 frames, which take 0.0 GB on cpu, but 0.0 GB are free"):
+        library_of([standing_clip()], HumanoidConfig())
+    memory.available = 500_000  # the table would fit
+    with pytest.raises(ConfigError, match=r"stand has 61 frames; working them out takes 0.0 GB.* Cut it"):
         library_of([standing_clip()], HumanoidConfig())
 
 

@@ -113,7 +113,7 @@ def best_return(discrete: bool) -> float:
 def line_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Trains each algorithm where a test asks for it: processes that share the tests do not train all of them."""
     folder = tmp_path_factory.mktemp("line")
-    steps = {"sac": 4000, "td3": 4000, "dqn": 6000, "flash-sac": 2500}
+    steps = {"sac": 3000, "td3": 3000, "dqn": 6000, "flash-sac": 2500}
     return functools.cache(lambda algo: train("line", folder / algo, algo, steps[algo], {}))
 
 

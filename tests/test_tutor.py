@@ -151,6 +151,7 @@ def test_the_policy_waits_until_its_tutor_is_ready_which_then_rests() -> None:
     assert all(map(torch.equal, tutors, known))
 
 
+@pytest.mark.slow
 def test_a_pupil_that_sees_images_does_as_good_play_and_not_as_bad_play_did(tmp_path: Path) -> None:
     recorded(tmp_path / "data.hdf5", "td3", "critic", {}, good=60, bad=60)
     wide: dict[str, Any] = {"policy__image_features": 64, "policy__hidden": (64,), "replay__batch_size": 64}

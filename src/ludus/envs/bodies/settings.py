@@ -272,7 +272,7 @@ class _Reader:
 
     def _text(self, value: Any, name: str) -> str:
         if not isinstance(value, str) or len(value) > _LONGEST_NAME or "\0" in value:
-            raise ConfigError(f"{self._file}: {name} must be a plain text of at most {_LONGEST_NAME} signs.")
+            raise ConfigError(f"{self._file}: {name} must be a text of at most {_LONGEST_NAME} signs.")
         return value
 
     def _texts(self, value: Any, name: str) -> tuple[str, ...]:

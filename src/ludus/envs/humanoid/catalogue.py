@@ -14,6 +14,7 @@ OWN_FOLDER = Path("motions")  # where 'ludus motions import' writes
 SHIPPED = "shipped:"  # before a name: the clip that comes with Ludus, whatever is in ./motions
 SHIPPED_CLIPS_OF = "humanoid"
 _FILES = (".npz", *SOURCE_SUFFIXES)
+_TEXTS = (".txt", ".json")
 _NOT_CLIPS = ("license", "licence", "readme", "notice", "requirements")  # text files that lie beside clips
 
 
@@ -141,7 +142,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 def _motion_files(folder: Path) -> Iterator[Path]:
     for path in folder.rglob("*"):
-        named_otherwise = path.stem.lower().startswith(_NOT_CLIPS)
+        named_otherwise = path.suffix.lower() in _TEXTS and path.stem.lower().startswith(_NOT_CLIPS)
         if path.is_file() and path.suffix.lower() in _FILES and not named_otherwise:
             yield path
 

@@ -22,6 +22,7 @@ from ludus.envs.humanoid.seam import cycle_later
 from ludus.errors import ConfigError, DataError
 
 BIN_SECONDS = 1.0  # failures are counted for so long a part of a clip
+_WORKING_BYTES = {False: 16_000, True: 55_000}  # of a frame, without and with leads; measured with two bodies
 _FRAMES_AT_ONCE = 8192  # whose bodies are found together: a thousand short clips one by one would take a minute
 
 
@@ -68,6 +69,7 @@ class MotionLibrary:
         laid_out = [_laid_out(clip, seconds, ahead) for clip in clips]
         lengths = torch.tensor([clip.frames for clip in laid_out])
         _refuse_too_large(int(lengths.sum()), sum(self._widths) + LAUNCH_SIZE, self.device)
+        _refuse_too_long(laid_out, lead)
         tables, flights = zip(*_tables(laid_out, clips, lead), strict=True)
         self.table = torch.cat(tables).to(self.device)  # [frames of all clips, width]
         self._launches = torch.cat(flights).to(self.device)  # [frames of all clips, 7]
@@ -163,6 +165,17 @@ def _refuse_too_large(frames: int, width: int, device: torch.device) -> None:
             f"The clips are {frames:,} frames, which take {needed / 1e9:.1f} GB on {device.type}, but "
             f"{free / 1e9:.1f} GB are free. Take fewer with --env.clips, import them at fewer frames a second "
             "(--fps), or leave out --env.mirror, which doubles them."
+        )
+
+
+def _refuse_too_long(clips: Sequence[Clip], lead: bool) -> None:
+    """A clip is worked out as a whole, by the CPU."""
+    longest = max(clips, key=lambda clip: clip.frames)
+    needed, free = _WORKING_BYTES[lead] * longest.frames, psutil.virtual_memory().available
+    if needed > free:
+        raise ConfigError(
+            f"{longest.name} has {longest.frames:,} frames; working them out takes {needed / 1e9:.1f} GB, "
+            f"but {free / 1e9:.1f} GB are free. Cut it, or import it at fewer frames a second (--fps)."
         )
 
 
