@@ -416,13 +416,12 @@ def test_a_clip_that_changed_is_read_anew(tmp_path: Path) -> None:
 MLP: Settings = {"policy.hidden": (32,)}
 LSTM: Settings = {"policy.memory": "lstm", "policy.memory_size": 16, "policy.hidden": (16,)}
 UNEVEN: Settings = LSTM | {"ppo.segments": 20}  # half recorded when the starts move
-AMP: Settings = MLP | {
-    "algo": "amp", "env.discriminate": "motion", "env.window": 4, "adversary.hidden": (16,),
-    "adversary.batches": 2,
+ADD: Settings = MLP | {
+    "algo": "amp", "env.discriminate": "error", "adversary.hidden": (16,), "adversary.batches": 2,
     "adversary.batch_size": 32, "adversary.replay": 200,
 }  # fmt: skip
-VARIANTS: dict[str, Settings] = {"mlp": MLP, "lstm": LSTM, "uneven": UNEVEN, "amp": AMP}
-VARIANTS["add"] = AMP | {"env.discriminate": "error"}
+AMP: Settings = ADD | {"env.discriminate": "motion", "env.window": 4}
+VARIANTS: dict[str, Settings] = {"mlp": MLP, "lstm": LSTM, "uneven": UNEVEN, "amp": AMP, "add": ADD}
 
 
 def train(folder: Path, variant: str, *callbacks: ludus.Callback, **changes: Any) -> Path:

@@ -22,6 +22,9 @@ from humanoid_envs import (
 )
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.task import HumanoidTask
+from ludus.errors import ConfigError
+from ludus.presets import find_preset
+from ludus.settings import apply_overrides
 
 
 # What a discriminator sees ----------------------------------------------------------------------------
@@ -194,3 +197,22 @@ def test_an_evaluation_rewards_style_where_a_discriminator_judges_it() -> None:
     style = np.exp(-100 * (both.metrics["pose_error"].double().numpy() / 1000) ** 2)  # of the one step so far
     np.testing.assert_allclose(both.reward, (speed.reward.numpy() + style) / 2, rtol=1e-4)
     assert np.abs(style - speed.reward.numpy()).max() > 0.01  # else nothing is told apart
+
+
+@pytest.mark.parametrize(
+    ("preset", "setting", "told"),
+    [
+        (
+            "humanoid-amp",
+            {"env.termination": 0.2},
+            r"--env\.termination: with --env\.goal speed no clip is followed",
+        ),
+        ("humanoid-amp", {"env.test_clips": "jog"}, r"--env\.test-clips: with --env\.goal speed"),
+        ("humanoid-amp", {"env.reward.pose": 0.2}, r"with --env\.goal speed"),
+        ("humanoid-mimic", {"env.speed": (1.0, 2.0)}, r"--env\.speed: it is of --env\.goal speed"),
+        ("humanoid-mimic", {"env.window": 5}, r"--env\.window: it is of --env\.discriminate motion"),
+    ],
+)
+def test_settings_that_do_nothing_are_refused(preset: str, setting: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        apply_overrides(find_preset(preset).config, setting)

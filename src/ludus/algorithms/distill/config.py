@@ -48,7 +48,9 @@ class DistillTrainConfig(OnPolicyTrainConfig):
 
     def why_useless(self, setting: str, given: Collection[str]) -> str:
         foreign = setting.partition(".")[0] in ("data", "reward")
-        return "distillation learns from its teacher alone; leave it out." if foreign else ""
+        if foreign:
+            return "distillation learns from its teacher alone; leave it out."
+        return super().why_useless(setting, given)
 
     def with_whole_paths(self) -> Self:
         config, teacher = super().with_whole_paths(), self.distill.teacher

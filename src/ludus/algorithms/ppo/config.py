@@ -74,7 +74,8 @@ class PPOTrainConfig(OnPolicyTrainConfig):
         return super().whole_segments or self.ppo.prio_alpha > 0
 
     def why_useless(self, setting: str, given: Collection[str]) -> str:
-        return _INSTEAD.get(setting) or _INSTEAD.get(setting.partition(".")[0], "")
+        instead = _INSTEAD.get(setting) or _INSTEAD.get(setting.partition(".")[0])
+        return instead or super().why_useless(setting, given)
 
 
 _INSTEAD = {  # what PPO does in the place of other algorithms' settings

@@ -164,7 +164,7 @@ class StoreTrainConfig(TrainConfig):
         compares = "reward.method" in given  # whoever compares methods leaves the rest as it is
         if section == "reward" and not self.reward.learned and not compares:
             return f"with --reward.method {self.reward.method} no reward is learned, and it would do nothing."
-        return ""
+        return super().why_useless(setting, given)
 
     def with_whole_paths(self) -> Self:
         config = super().with_whole_paths()

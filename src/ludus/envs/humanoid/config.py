@@ -7,6 +7,12 @@ from typing import Annotated, Literal, Self
 from ludus.envs.mujoco.settings import TermSettings
 from ludus.ranges import MOST_ENVS, MOST_STEPS, MOST_THREADS, SHARE, Range
 
+# Settings of following clips.
+_OF_TRACKING = frozenset(
+    ("termination", "strict_termination", "future", "eval_starts", "test_clips", "playback", "reward", "resample",
+     "resample_every", "resample_floor", "resample_spread", "resample_smoothing")
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class TrackingReward:
@@ -95,6 +101,16 @@ class HumanoidConfig(TermSettings):
     """Weight of the newest evaluation's failures against those before."""
     eval_starts: Annotated[int, Range(1, 10_000)] = 8
     """Starts of every looping clip in an evaluation, spread over its cycle; others start at their beginning."""
+
+    def why_useless(self, setting: str) -> str:
+        """Why a setting would do nothing here; "" where it does something."""
+        if self.goal == "speed" and setting.partition(".")[0] in _OF_TRACKING:
+            return "with --env.goal speed no clip is followed; leave it out."
+        if self.goal == "track" and setting == "speed":
+            return "it is of --env.goal speed; leave it out."
+        if self.discriminate != "motion" and setting == "window":
+            return "it is of --env.discriminate motion; leave it out."
+        return ""
 
     def with_whole_paths(self) -> Self:
         """The same, with a body and clips that are found again from any folder."""
