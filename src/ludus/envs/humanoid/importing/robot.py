@@ -1,6 +1,5 @@
 """Motions that were recorded or made for the robot itself: CSV tables, npz files of trackers, GMR's pickles."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -106,7 +105,7 @@ def _read_npz(path: Path, body: Body, quaternion: str) -> Poses:
         )
     joints, count = _array(path, values, "joint_pos", (None, None)), len(body.joints)
     fps = float(_array(path, values, "fps", None).ravel()[0])
-    order = _named_order(path, values, "joint_names", body.joints, joints.shape[1])
+    order = _named_joints(path, body, values)
     if joints.shape[1] == 7 + count:  # holosoma's begin with the root
         own = list(range(count)) if order is None else order
         return Poses(fps, joints[:, :3], joints[:, 3:7], joints[:, 7:][:, own], "wxyz")
@@ -135,19 +134,17 @@ def _array(
     return array.astype(np.float64)
 
 
-def _named_order(
-    path: Path, values: dict[str, np.ndarray], key: str, wanted: Sequence[str], columns: int
-) -> list[int] | None:
-    """Where each of the body's joints or bodies stands in the file; None where it names none."""
-    if key not in values:
+def _named_joints(path: Path, body: Body, values: dict[str, np.ndarray]) -> list[int] | None:
+    """Where each of the body's joints stands in the file; None where it names none."""
+    if "joint_names" not in values:
         return None
-    names = [str(name) for name in values[key].ravel()]
-    missing = [name for name in wanted if name not in names]
+    names = [str(name) for name in values["joint_names"].ravel()]
+    missing = [name for name in body.joints if name not in names]
     if missing:
-        raise DataError(f"{path} is of another robot: its {key} lack {', '.join(missing[:10])}.")
-    if len(names) > columns:
-        raise DataError(f"{path} has {len(names)} {key}, but {columns} columns of them.")
-    return [names.index(name) for name in wanted]
+        raise DataError(f"{path} is of another robot than {body.name}: it lacks {', '.join(missing[:10])}.")
+    if len(names) != len(body.joints):
+        raise DataError(f"{path} has {len(names)} joint_names; {body.name} has {len(body.joints)} joints.")
+    return [names.index(name) for name in body.joints]
 
 
 def _named_bodies(path: Path, body: Body, values: dict[str, np.ndarray]) -> dict[int, int] | None:
