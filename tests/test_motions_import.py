@@ -22,7 +22,7 @@ from ludus.envs.humanoid.importing.motion import FPS, Motion, joint_angles, make
 from ludus.envs.humanoid.importing.retarget import LIMBS, bend, shortest_turn
 from ludus.envs.humanoid.importing.table import ROOT
 from ludus.envs.humanoid.seam import seam_jumps, seam_turn, seam_turns
-from ludus.errors import ConfigError, DataError
+from ludus.errors import DataError
 from motion_files import (
     CMU,
     CMU_SKELETON,
@@ -444,9 +444,9 @@ def test_a_rate_that_is_given_goes_before_a_frame_time_that_is_none(tmp_path: Pa
         import_motion(path)
     (clip,) = import_motion(path, fps=30)
     assert clip.duration == pytest.approx((len(cmu_frames()) - 1) / 30, abs=0.05)
-    with pytest.raises(ConfigError, match="leave out --quaternion"):
+    with pytest.raises(DataError, match="leave out --quaternion"):
         import_motion(path, quaternion="wxyz")
-    with pytest.raises(ConfigError, match="leave out --fps"):
+    with pytest.raises(DataError, match="leave out --fps"):
         import_motion(shipped_folder() / "bow.npz", fps=60)
 
 

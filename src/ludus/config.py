@@ -10,8 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from ludus.envs.config import ENV_KINDS, EnvConfig
-from ludus.envs.humanoid.config import HumanoidConfig
+from ludus.envs.config import ENV_KINDS, EnvConfig, why_useless
 from ludus.envs.kuka.config import KukaConfig
 from ludus.errors import ConfigError
 from ludus.policies.config import PolicyConfig
@@ -187,7 +186,7 @@ class TrainConfig:
     def why_useless(self, setting: str, given: Collection[str]) -> str:
         """A sentence where a setting (`replay.batch_size`), given beside others, would do nothing; else empty."""
         section, _, name = setting.partition(".")
-        return self.env.why_useless(name) if section == "env" and isinstance(self.env, HumanoidConfig) else ""
+        return why_useless(self.env, name) if section == "env" else ""
 
     def settled(self, given: Collection[str]) -> Self:
         """What a user gave, by these full names, wins over what a preset says besides."""

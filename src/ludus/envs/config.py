@@ -107,6 +107,11 @@ NOT_JUDGED = ("num_envs", "threads", "workers", "simulator", "assist", "assist_f
 SAY_NOTHING = {"body": "humanoid", "test_clips": "", "eval_randomized": True}
 
 
+def why_useless(config: EnvConfig, setting: str) -> str:
+    """A sentence where one of its settings would do nothing; else empty."""
+    return config.why_useless(setting) if isinstance(config, HumanoidConfig) else ""
+
+
 def name_in(config: EnvConfig) -> str:
     """ "gym:CartPole-v1", "vec:my_module:make_env": the environment that the settings name, with its kind."""
     kind = next(name for name, settings in ENV_KINDS.items() if type(config) is settings)

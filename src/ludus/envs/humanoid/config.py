@@ -103,7 +103,7 @@ class HumanoidConfig(TermSettings):
     """Starts of every looping clip in an evaluation, spread over its cycle; others start at their beginning."""
 
     def why_useless(self, setting: str) -> str:
-        """Why a setting would do nothing here; "" where it does something."""
+        """A sentence where a setting would do nothing; else empty."""
         if self.goal == "speed" and setting.partition(".")[0] in _OF_TRACKING:
             return "with --env.goal speed no clip is followed; leave it out."
         if self.goal == "track" and setting == "speed":

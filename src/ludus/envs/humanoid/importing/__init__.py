@@ -53,10 +53,11 @@ def import_motion(
 
 
 def _refuse_useless(path: Path, own: bool, fps: float | None, quaternion: str) -> None:
+    """Of one file: others of its folder may need what it does not."""
     if own and fps is not None:
-        raise ConfigError(f"{path} is a clip of Ludus, which says its rate: leave out --fps.")
+        raise DataError(f"{path} is a clip of Ludus, which says its rate: leave out --fps.")
     if quaternion and (own or path.suffix.lower() not in ROBOT_SUFFIXES):
-        raise ConfigError(f"{path} leaves no doubt where the w of its quaternions is: leave out --quaternion.")
+        raise DataError(f"{path} leaves no doubt where the w of its quaternions is: leave out --quaternion.")
 
 
 def _ludus_clip(path: Path, name: str | None, loop: bool | None, body: Body | None) -> Clip:

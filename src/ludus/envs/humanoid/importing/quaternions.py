@@ -45,9 +45,7 @@ def w_first(path: Path, quats: np.ndarray, order: str, sliding: Callable[[np.nda
 
 
 def sliding_of(points: np.ndarray, fps: float) -> float:
-    """m/s, the median speed over the floor of the lowest of points [frames, points, 3]; 0 without points."""
-    if not points.shape[1]:
-        return 0.0
+    """m/s, the median speed over the floor of the lowest of points [frames, points, 3]."""
     lowest = points[:-1, :, 2].argmin(axis=1)
     rows = np.arange(len(lowest))
     step = points[rows + 1, lowest, :2] - points[rows, lowest, :2]
