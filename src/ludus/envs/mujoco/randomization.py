@@ -89,7 +89,7 @@ class _Scaled(Randomization):
         whole = list(enumerate(chosen))
         self._count, self._parts = len(chosen), []
         for name, pairs in (dict.fromkeys(self.fields, whole) | self.elsewhere(task.mj_model, chosen)).items():
-            which, ids = torch.tensor(pairs, device=task.device).unbind(1)
+            which, ids = torch.tensor(pairs, dtype=torch.int64, device=task.device).view(-1, 2).unbind(1)
             self._parts.append((name, task.randomized_field(name)[:1].clone(), which, ids))
 
     def chosen(self, model: mujoco.MjModel) -> list[int]:
