@@ -135,6 +135,18 @@ def make_match(num_envs: int, length: int = 20, discrete: bool = False, evaluati
     return Match(num_envs, length, discrete, evaluation)
 
 
+class UnlimitedMatch(Match):
+    """In lanes; it does not say how long episodes may be."""
+
+    capturable = True
+
+
+def make_unlimited(num_envs: int, length: int = 60, evaluation: bool = False) -> UnlimitedMatch:
+    env = UnlimitedMatch(num_envs, length, False, evaluation)
+    env.max_steps, env.stagger = 0, False
+    return env
+
+
 class SeenMatch(Match):
     """The same, the number seen as the place of a bright bar in an image."""
 

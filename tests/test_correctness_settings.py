@@ -20,6 +20,7 @@ from ludus.algorithms.registry import built_in
 from ludus.algorithms.replay.config import DQNTrainConfig
 from ludus.buffers.schedule import SegmentSchedule
 from ludus.cli import main
+from ludus.commands.training import read_settings
 from ludus.config import TrainConfig, make_plan, to_dict
 from ludus.envs.config import ENV_KINDS, ForageConfig
 from ludus.errors import ConfigError, LudusError
@@ -210,6 +211,15 @@ def test_correctness_09_the_same_in_python_and_in_a_file(
     )
     file.write_text(yaml.safe_dump(to_dict(config)))  # as a run records it: all of every section
     assert settle(load_config(file, config), names_in(file)) == config
+    offline = {"data": "x.hdf5", "replay.bc": 2.5}
+    for name, algo, given in (("mimic", "", {}), ("humanoid-amp", "", {}), ("gym:Pendulum-v1", "td3", offline)):
+        recorded = apply_overrides(find_preset(name, algo).config, given)
+        file.write_text(yaml.safe_dump(to_dict(recorded)))
+        assert settle(load_config(file, recorded), names_in(file)) == recorded
+        older = to_dict(recorded)
+        del older["env"]["num_envs"], older["policy"]["hidden"]  # as if they had come later
+        file.write_text(yaml.safe_dump(older))
+        assert names_in(file) == []
     replayed = apply_overrides(find_preset("gym:CartPole-v1", "dqn").config, {"batch_size": 7})
     assert isinstance(replayed, DQNTrainConfig)
     assert replayed.replay.batch_size == 7
@@ -225,6 +235,27 @@ def test_correctness_14_total_steps_win_over_a_presets_epochs(preset: str) -> No
     assert (plan.epochs, plan.cycles_per_epoch, plan.iterations_per_cycle) == (1, 2, 100)
     assert apply_overrides(config, {"epochs": 2, "cycles": 3}).loop.epochs == 2
     assert make_plan(apply_overrides(base, {"epochs": 2, "cycles": 3}), 100, 100).total_iterations == 600
+
+
+@pytest.mark.parametrize(
+    ("preset", "file", "flags", "refused"),
+    [
+        ("kuka-pick-place --algo td3", "data: {keys: [state]}", "--data demos.hdf5 --replay.bc 2.5", ""),
+        ("kuka-pick-place --algo td3", "data: {keys: [state]}", "", "--data.keys: it is about recorded episodes"),
+        ("humanoid-mimic", "env: {speed: [1, 2]}", "--env.goal speed --env.actions absolute", ""),
+        ("humanoid-mimic", "env: {speed: [1, 2]}", "", "--env.speed: it is of --env.goal speed"),
+    ],
+)
+def test_a_file_is_judged_together_with_the_flags(
+    tmp_path: Path, preset: str, file: str, flags: str, refused: str
+) -> None:
+    (tmp_path / "mine.yaml").write_text(file)
+    name, *rest = f"{preset} --config {tmp_path / 'mine.yaml'} {flags}".split()
+    if refused:
+        with pytest.raises(ConfigError, match=refused):
+            read_settings(name, rest, "train")
+    else:
+        read_settings(name, rest, "train")
 
 
 def test_correctness_14_the_flag_wins_on_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

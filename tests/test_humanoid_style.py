@@ -207,7 +207,6 @@ def test_an_evaluation_rewards_style_where_a_discriminator_judges_it() -> None:
             {"env.termination": 0.2},
             r"--env\.termination: with --env\.goal speed no clip is followed",
         ),
-        ("humanoid-amp", {"env.test_clips": "jog"}, r"--env\.test-clips: with --env\.goal speed"),
         ("humanoid-amp", {"env.reward.pose": 0.2}, r"with --env\.goal speed"),
         ("humanoid-mimic", {"env.speed": (1.0, 2.0)}, r"--env\.speed: it is of --env\.goal speed"),
         ("humanoid-mimic", {"env.window": 5}, r"--env\.window: it is of --env\.discriminate motion"),

@@ -233,7 +233,9 @@ def test_a_store_of_older_checkpoints_whose_lanes_shared_their_slots_is_loaded()
     lanes, slots = (torch.tensor(numbers) for numbers in zip(*places, strict=True))
     shared = {name: state[name][lanes, slots] for name in store._table}
     assert len(places) > max(used)
-    again, older = make_store(), state | shared | {"lane": lanes, "begun": len(places)}
+    newest = [places.index((lane, int(store.slot[lane]) - lane * store._slots)) for lane in range(LANES)]
+    older = state | shared | {"lane": lanes, "begun": len(places), "slot": torch.tensor(newest)}
+    again = make_store()
     with pytest.raises(CheckpointError, match="beyond its 3"):  # nothing is allocated for it
         again.load_state(older | {"lane": lanes + 10**15})
     again.load_state(older)
@@ -245,6 +247,17 @@ def test_a_store_of_older_checkpoints_whose_lanes_shared_their_slots_is_loaded()
     assert {number: follows for number, (follows, _, _) in expected.items()} == dict(zip(obs, after, strict=True))
     open_steps = [len(episode.rewards) for episode in everything.open]
     assert again.length[again.slot].tolist() == open_steps
+
+    # As they were where an episode had outlasted all slots: two lanes wrote into one.
+    again = make_store()
+    again.load_state(older | {"slot": torch.tensor([newest[1], *newest[1:]])})
+    assert again.length[again.slot].tolist() == [0, 0, *open_steps[2:]]
+    assert torch.equal(again.slot // again._slots, torch.arange(LANES))
+    assert torch.equal(again.first[again.slot][:2], state["head"][:2])
+    drawn = again.draw_transitions(1, 3_000, torch.Generator().manual_seed(1), gamma=GAMMA, open_too=False)
+    obs, after = (again.obs["obs"][row].flatten().tolist() for row in (drawn.row, drawn.next_row))
+    whole = everything.transitions(1, finished=True)
+    assert {number: follows for number, (follows, _, _) in whole.items()} == dict(zip(obs, after, strict=True))
 
 
 def test_a_store_without_a_whole_episode_is_a_sentence() -> None:

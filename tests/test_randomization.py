@@ -201,6 +201,12 @@ def test_limits_of_joints_and_pairs_are_scaled_with_motors_and_geoms(tmp_path: P
     assert len(motor[:, 0, 0].unique()) == len(ground[:, 0, 0].unique()) == 5
     torch.testing.assert_close(limit[:, 1] / torch.tensor([-2.0, 2.0]), (motor[:, 0, :1] / 500).expand(5, 2))
     torch.testing.assert_close(pair[:, 0, 0] / 0.6, ground[:, 0, 0])
+    older = env.state()
+    for name in ("jnt_actfrcrange", "pair_friction"):
+        del older["sim"]["model"][name]  # all simulations had the model's own
+    env.load_state(older)
+    assert (env.sim.model_field("pair_friction")[:, 0, 0] == 0.6).all()
+    assert (env.sim.model_field("jnt_actfrcrange")[:, 1] == torch.tensor([-2.0, 2.0])).all()
     env.close()
 
 

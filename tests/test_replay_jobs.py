@@ -21,11 +21,12 @@ from ludus.data import DataConfig, read_episodes
 from ludus.envs.check import check_env
 from ludus.envs.episodic import EpisodicReward
 from ludus.envs.vec import VecEnv
-from ludus.errors import CheckpointError, ConfigError, DataError, EnvError
+from ludus.errors import CheckpointError, ConfigError, DataError, EnvError, TrainingError
 from ludus.export import export_onnx
 from ludus.presets import find_preset
 from ludus.recording import RecordConfig, record
 from ludus.runs import evaluate_run
+from ludus.settings import apply_overrides
 from ludus.show.console import Console
 from ludus.training.checkpoint import load_reward, newest_intact
 from ludus.training.loop import Trainer
@@ -398,13 +399,15 @@ BAD: dict[str, tuple[str, str, Settings, str]] = {
         f"offline, {name}": ("gym:Pendulum-v1", "td3", {"data": "x.hdf5", name: given}, message)
         for name, given, message in (
             ("replay.warmup", 500, "--replay.warmup: .*nobody collects more"),
-            ("td3.exploration", 0.9, "--td3.exploration: nobody explores"),
             ("data.held_out", 0.5, "--data.held-out: environments measure"),
-            ("env.num_envs", 7, "--env.num-envs: environments only evaluate"),
             ("episodic_reward", True, "--episodic-reward: .*--reward.method rrd"),
             ("policy.normalize_obs", False, "--policy.normalize-obs: .*--data.normalize-obs"),
         )
     },
+    "offline, exploration": (
+        "gym:Pendulum-v1", "td3", {"data": "x.hdf5", "td3.exploration": 0.9},
+        "--td3.exploration: nobody explores",
+    ),
     "sample size": ("gym:Pendulum-v1", "sac", {"rrd_sample_size": 48} | RRD, "not a multiple.*240 and 288 are"),
     "discrete sac": ("gym:CartPole-v1", "sac", {}, "SAC needs continuous actions.*--algo dqn or ppo"),
     "continuous dqn": ("gym:Pendulum-v1", "dqn", {}, "DQN chooses among.*--algo sac, td3, flash-sac or ppo"),
@@ -419,6 +422,21 @@ def test_what_does_not_go_together_is_a_sentence_and_leaves_nothing_behind(tmp_p
     with pytest.raises(ConfigError, match=message):
         ludus.train(preset, tmp_path / "run", console=Console("quiet"), algo=algo, overrides=settings)
     assert not (tmp_path / "run").exists()
+
+
+def test_episodes_longer_than_the_replay_takes_as_a_whole_end_a_training_that_needs_them(tmp_path: Path) -> None:
+    settings = DECOMPOSE | RRD | {"replay.longest": 32, "replay.warmup": 600, "loop.total_steps": 5_000}
+    keep = Keep()
+    with pytest.raises(TrainingError, match=r"more than 32 steps.*--replay\.longest"):
+        train("unlimited", tmp_path / "run", "sac", 5_000, settings | {"eval.max_steps": 60}, keep)
+    assert keep.job.store.total_episodes_added * 60 < 5_000  # not only after all of it
+
+
+def test_exploration_and_environments_of_evaluations_may_be_set_offline() -> None:
+    """Sampled evaluations explore, in as many environments."""
+    settings: Settings = {"data": "x.hdf5", "env.num_envs": 7}
+    settings |= {"td3.exploration": 0.9, "eval.stochastic": True}
+    assert apply_overrides(find_preset("gym:Pendulum-v1", "td3").config, settings).env.num_envs == 7
 
 
 def test_an_algorithm_brings_its_own_defaults() -> None:

@@ -432,7 +432,8 @@ class Sockets:
         where_and_what = str(error).splitlines()[0]
         if "timed out" in where_and_what.lower():
             return RankLostError(f"Another rank has not answered for {longest_wait_s():.0f} s.")
-        return RankLostError(f"Another rank has ended: {where_and_what.rpartition('] ')[2]}.")
+        what = where_and_what.rpartition("] ")[2].partition(". ")[0]  # guesses and a joke follow
+        return RankLostError(f"Another rank has ended: {what.rstrip('.')}.")
 
     def lost(self) -> str:
         return ""  # whoever has started the ranks watches them

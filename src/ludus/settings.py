@@ -10,16 +10,18 @@ from typing import Any
 from ludus.algorithms.registry import algorithms_with, built_in, find_algorithm
 from ludus.config import C, TrainConfig, to_dict
 from ludus.config_files import from_dict, read_values
+from ludus.envs.config import ENV_KINDS
 from ludus.errors import ConfigError
 from ludus.policies.config import LAYER_SETTINGS, LAYERS_AFTER
 from ludus.setting_names import flag_of, names_of, translate, unknown_setting
 
 _MOST_NAMED = 8  # numbers in an error
+_RECORDED = {"env", "policy", "loop", "eval", "checkpoint", "log"}  # sections that every run writes down
 
 
 # Files and overrides ----------------------------------------------------------------------------
 def load_config(path: Path, base: C) -> C:
-    """A configuration file over a preset. Sections of other algorithms are left out: `settle` refuses wishes."""
+    """A configuration file over a preset. Sections of other algorithms are left out: `accept` refuses wishes."""
     own = {f.name for f in dataclasses.fields(base)}
     values = {k: v for k, v in read_values(path).items() if k in own or k not in _sections()}
     if algo_in(path) == base.algo:
@@ -86,21 +88,24 @@ def _sections() -> frozenset[str]:
     return frozenset(fields - shared)
 
 
-def settle(config: C, given: Iterable[str]) -> C:
-    """What a user gave, by these names, wins over what a preset says besides; what would do nothing is refused."""
-    names = _refuse_useless(config, given)
-    return config.settled(names)
-
-
-def _refuse_useless(config: TrainConfig, given: Iterable[str]) -> set[str]:
-    """The full names of what was given; an error for a setting that would do nothing."""
-    names = names_of(given, config)
-    _refuse_replaced(names, config)
-    refuse_foreign(config, names.values())
+def settle(config: C, given: Iterable[str], in_file: Iterable[str] = ()) -> C:
+    """As `accept`; a setting that would do nothing is refused, be it given now or, before that, in a file."""
+    given = list(given)
+    settled, names = accept(config, given), names_of([*in_file, *given], config)
     for full, name in names.items():
         if why := config.why_useless(full, names):
             raise ConfigError(f"{flag_of(name)}: {why}")
-    return set(names)
+    return settled
+
+
+def accept(config: C, given: Iterable[str]) -> C:
+    """What a user gave, by these names, wins over what a preset says besides. A file's are looked at before the
+    flags, which may yet make sense of them.
+    """
+    names = names_of(given, config)
+    _refuse_replaced(names, config)
+    refuse_foreign(config, names.values())
+    return config.settled(set(names))
 
 
 def refuse_foreign(config: TrainConfig, given: Iterable[str]) -> None:
@@ -128,9 +133,15 @@ def _refuse_replaced(names: Iterable[str], config: TrainConfig) -> None:
 
 
 def names_in(path: Path) -> list[str]:
-    """What a configuration file asks for. A section with all its fields is no wish, but the record of a run."""
+    """What a configuration file asks for. All sections, or one with all its fields, are the record of a run."""
     values, fields = read_values(path), _fields_of_sections()
-    wishes = {k: v for k, v in values.items() if not (isinstance(v, dict) and fields.get(k, {""}) <= v.keys())}
+    sections = {name: value for name, value in values.items() if isinstance(value, dict)}
+    if sections.keys() >= _RECORDED:  # an older one may lack a field or two
+        return []
+    kind = ENV_KINDS.get(str(sections.get("env", {}).get("kind")))
+    if kind is not None:
+        fields["env"] = {f.name for f in dataclasses.fields(kind)}
+    wishes = {k: v for k, v in values.items() if not (k in sections and fields.get(k, {""}) <= sections[k].keys())}
     return _names(wishes)
 
 

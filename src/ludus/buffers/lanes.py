@@ -252,9 +252,8 @@ class LaneStore(Replay):
 
     def _with_slots_of_lanes(self, state: State) -> State:
         """As older stores saved it, whose lanes had all slots together: every lane's newest episodes."""
+        state = self._without_damaged_slots(state)
         lane, newest = state["lane"], self._slots
-        if bool(((lane < 0) | (lane >= self.lanes)).any()):
-            raise CheckpointError(f"The saved replay has episodes of environments beyond its {self.lanes:,}.")
         order = (lane * (int(state["first"].max()) + 1) + state["first"]).argsort()
         counts = lane.bincount(minlength=self.lanes)
         before = (counts.cumsum(0) - counts)[lane[order]] + (counts - newest).clamp(min=0)[lane[order]]
@@ -266,6 +265,19 @@ class LaneStore(Replay):
             table[name][lane[order], number] = state[name][order]
         begun = counts.clamp(max=newest)
         return state | table | {"begun": begun, "slot": torch.arange(self.lanes) * newest + begun - 1}
+
+    def _without_damaged_slots(self, state: State) -> State:
+        """Lanes wrote into each other's slots where episodes lasted long: their open episodes begin anew."""
+        lane, slot = state["lane"], state["slot"]
+        if bool(((lane < 0) | (lane >= self.lanes)).any() or ((slot < 0) | (slot >= len(lane))).any()):
+            raise CheckpointError(f"The saved replay has episodes of environments beyond its {self.lanes:,}.")
+        damaged = torch.zeros(len(lane), dtype=torch.bool)
+        damaged[slot[lane[slot] != torch.arange(self.lanes)]] = True
+        anew = damaged[slot]
+        fresh: State = {name: torch.full((int(anew.sum()),), value) for name, value in _FRESH.items()}
+        fresh["first"], fresh["lane"] = state["head"][anew], anew.nonzero().squeeze(1)
+        kept = {name: torch.cat([state[name][~damaged], new.to(state[name].dtype)]) for name, new in fresh.items()}
+        return state | kept | {"so_far": state["so_far"].masked_fill(anew, 0.0)}
 
     def _by_lane(self, tensor: Tensor) -> Tensor:
         return tensor.unflatten(0, (self.lanes, -1))

@@ -91,7 +91,7 @@ def read_settings(name: str, rest: list[str], verb: str) -> tuple["TrainConfig",
     rest, file = take_option(rest, "--config")
     rest, trust = take_flag(rest, "--trust")
     rest, help_all = take_flag(rest, "--help-all")
-    base = _base(name, algo or "", Path(file) if file is not None else None, rest, trust)
+    base, in_file = _base(name, algo or "", Path(file) if file is not None else None, rest, trust)
     if {"-h", "--help"} & set(rest):
         from ludus.commands.train_help import help_text
 
@@ -119,22 +119,25 @@ def read_settings(name: str, rest: list[str], verb: str) -> tuple["TrainConfig",
             "its name."
         ),
     )
-    config = settle(config, given)
+    config = settle(config, given, in_file)
     return _with_kwargs(config, kwargs | _kwargs_of(config)), given
 
 
-def _base(name: str, algo: str, file: Path | None, words: list[str], trust: bool) -> "TrainConfig":
-    """What the flags, these words, are given over: the preset, or a file over it."""
+def _base(
+    name: str, algo: str, file: Path | None, words: list[str], trust: bool
+) -> tuple["TrainConfig", list[str]]:
+    """What the flags, these words, are given over: the preset, or a file over it; and what the file asks for."""
     if file is None:
-        return find_preset(name, algo).config
+        return find_preset(name, algo).config, []
     from ludus.config_files import load_shared_config
-    from ludus.settings import algo_in, load_config, names_in, settle
+    from ludus.settings import accept, algo_in, load_config, names_in
     from ludus.trust import require_trust_in_file
 
     typed = find_preset(name, algo).config
     require_trust_in_file(load_shared_config(file, typed), file, typed, words, trust)  # before it is imported
     base = find_preset(name, algo or algo_in(file)).config
-    return settle(load_config(file, base), names_in(file))
+    in_file = names_in(file)
+    return accept(load_config(file, base), in_file), in_file
 
 
 def _registry() -> Any:

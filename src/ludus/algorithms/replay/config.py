@@ -14,11 +14,10 @@ from ludus.ranges import MOST_ENVS, MOST_STEPS, SHARE, Range
 _IMITATION = ("bc", "advantage")  # settings of a replay that recorded actions are needed for
 _NOBODY_COLLECTS = "recorded episodes are all there is, and nobody collects more; leave it out."
 _NOBODY_EXPLORES = "nobody explores on recorded episodes; leave it out."
+_EXPLORATION = ("td3.exploration", "dqn.epsilon", "dqn.epsilon_final", "dqn.epsilon_until")
 _USELESS_OFFLINE = {
     **dict.fromkeys([f"replay.{name}" for name in ("capacity", "warmup", "steps", "longest")], _NOBODY_COLLECTS),
-    "env.num_envs": "environments only evaluate here; leave it out.",
-    **dict.fromkeys(("td3.exploration", "flash.longest_noise"), _NOBODY_EXPLORES),
-    **dict.fromkeys([f"dqn.{name}" for name in ("epsilon", "epsilon_final", "epsilon_until")], _NOBODY_EXPLORES),
+    "flash.longest_noise": _NOBODY_EXPLORES,
     "data.held_out": "environments measure the policy, and all episodes are learned from; leave it out.",
     "policy.normalize_obs": "with recorded episodes it is --data.normalize-obs.",
 }
@@ -185,6 +184,8 @@ class ReplayTrainConfig(StoreTrainConfig):
             return "it is of a policy with a memory, and there is none: add --policy.memory gru, or leave it out."
         if self.offline and setting in _USELESS_OFFLINE:
             return _USELESS_OFFLINE[setting]
+        if self.offline and setting in _EXPLORATION and not self.eval.stochastic:
+            return _NOBODY_EXPLORES
         if self.offline and setting == "episodic_reward" and self.episodic_reward:
             return "recorded steps are paid as in their file; --reward.method rrd learns from returns alone."
         if not self.offline and setting.startswith("data.") and setting != "data.path":

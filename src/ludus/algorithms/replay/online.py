@@ -156,11 +156,12 @@ class OffPolicyJob(ReplayJob):
             self._collect(1, at_random)
             self._await_collected()
             self._collected += self.collector.rows * ranks.size()
+        refuse_no_whole_episode(self.store)
         raise TrainingError("No episode ended in all of the training: there is no return to decompose.")
 
     def cycle_metrics(self) -> dict[str, float]:
         metrics = {**self.collector.episode_metrics(), **super().cycle_metrics()}
-        if self.config.reward.method != "none" and self.learner.updates > 0:
+        if self.config.reward.method != "none" and self._collected >= self.config.replay.warmup:
             refuse_no_whole_episode(self.store)
         if self.tabulated:
             metrics["Timesteps"] = self._collected  # the store lets the oldest go
@@ -239,7 +240,7 @@ def _rows_kept_free(replay: ReplayConfig, rows: int, steps: int) -> int:
 
 def _refuse_small_rings(capacity: int, rows: int, longest: int, kept_free: int) -> None:
     """Where returns are decomposed, a whole episode must be there while the next one, as long, is written."""
-    least = rows * (2 * (longest + 1) + kept_free)
+    least = rows * (2 * longest + 1 + kept_free)
     if capacity < least:
         raise ConfigError(
             f"--replay.capacity {capacity:,} cannot hold two episodes of each of the {rows:,} environments, of "

@@ -9,7 +9,7 @@ from ludus.ranges import MOST_ENVS, MOST_STEPS, MOST_THREADS, SHARE, Range
 
 # Settings of following clips.
 _OF_TRACKING = frozenset(
-    ("termination", "strict_termination", "future", "eval_starts", "test_clips", "playback", "reward", "resample",
+    ("termination", "strict_termination", "future", "eval_starts", "playback", "reward", "resample",
      "resample_every", "resample_floor", "resample_spread", "resample_smoothing")
 )  # fmt: skip
 

@@ -193,7 +193,7 @@ class CpuSimulator:
 
     def load_state(self, state: State) -> None:
         self._batch.state[:] = sane_rows(state["rows"], self._batch.state.shape).numpy()
-        load_model_fields(self._model_fields, state)
+        load_model_fields(self._model_fields, state, self.model)
         if not CONSTANT_INPUTS.isdisjoint(self._model_fields):
             self._batch.set_const()
         self.forward()

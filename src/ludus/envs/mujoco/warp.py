@@ -235,7 +235,7 @@ class WarpSimulator:
         parts = state["rows"].split([field[0].numel() for field in fields], dim=1)
         for field, part in zip(fields, parts, strict=True):
             field.copy_(part.reshape(field.shape))
-        load_model_fields(self._model_fields, state)
+        load_model_fields(self._model_fields, state, self.model)
         if not CONSTANT_INPUTS.isdisjoint(self._model_fields):
             self.set_constants(torch.ones(self.num_sims, dtype=torch.bool, device=self.device))
         self.forward()
