@@ -303,7 +303,8 @@ def test_a_run_with_mirrored_and_unseen_clips_exports_any_of_them(tmp_path: Path
     clips = {"env.clips": "bow,wave", "env.test_clips": "wave", "env.mirror": True}
     run = train(tmp_path / "run", **clips)
     for name in ("bow", "wave", "squat"):  # trained on, kept out, another
-        assert export_onnx(run, tmp_path / f"{name}.onnx", clip=name) <= 1e-5
+        asked = "" if name == "bow" else name  # the only one that it was trained on
+        assert export_onnx(run, tmp_path / f"{name}.onnx", clip=asked) <= 1e-5
         assert read_metadata(tmp_path / f"{name}.onnx")["ludus_tracker"]["clip"]["name"] == name
 
 

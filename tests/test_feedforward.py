@@ -151,18 +151,29 @@ def unled(kind: str) -> float:
     return float(steps[-1].metrics["mpjpe"].mean())
 
 
+ARM = """<mujoco><worldbody><body name="hull" pos="0 0 2"><freejoint/><geom size="0.2" mass="9"/>
+  <body name="arm"><joint name="arm" axis="0 0 1" damping="{joint}"/>
+  <geom size="0.1" pos="0 0 0.3" mass="0.1"/></body></body></worldbody>
+  <actuator><position joint="arm" kp="50" {motor}/></actuator></mujoco>"""
+
+
 def test_damping_that_stands_in_the_motor_counts_as_that_of_the_joint(tmp_path: Path) -> None:
     """The usual <position kp= kv=> of other people's models."""
-    robot = """<mujoco><worldbody><body name="hull" pos="0 0 2"><freejoint/><geom size="0.2" mass="9"/>
-      <body name="arm"><joint name="arm" axis="0 0 1" damping="{joint}"/>
-      <geom size="0.1" pos="0 0 0.3" mass="0.1"/></body></body></worldbody>
-      <actuator><position joint="arm" kp="50" kv="{motor}"/></actuator></mujoco>"""
     leads = []
-    for name, joint, motor in (("in_joint", 5, 0), ("in_motor", 0, 5)):
-        (tmp_path / f"{name}.xml").write_text(robot.format(joint=joint, motor=motor))
+    for name, joint, motor in (("in_joint", 5, ""), ("in_motor", 0, 'kv="5"')):
+        (tmp_path / f"{name}.xml").write_text(ARM.format(joint=joint, motor=motor))
         body = find_body(str(tmp_path / f"{name}.xml"))
         clip = still(body, 1.0)
         turning = replace(clip, joint_pos=clip.joint_pos + np.arange(clip.frames)[:, None] / FPS)  # 1 rad/s
         leads.append(led(turning))
     np.testing.assert_allclose(leads[0][10:-10], 0.1, atol=1e-3)
     np.testing.assert_allclose(leads[1], leads[0], atol=1e-9)
+
+
+def test_a_limited_motor_pulls_with_what_is_needed_though_it_brakes_itself(tmp_path: Path) -> None:
+    """The limit is of the motor's whole force, its own damping included."""
+    (tmp_path / "fast.xml").write_text(ARM.format(joint=0, motor='kv="5" forcerange="-20 20"'))
+    body = find_body(str(tmp_path / "fast.xml"))
+    clip = still(body, 1.0)
+    lead = led(replace(clip, joint_pos=clip.joint_pos + 8 * np.arange(clip.frames)[:, None] / FPS))  # 8 rad/s
+    np.testing.assert_allclose(lead[10:-10], 8 * 5 / 50, atol=1e-3)

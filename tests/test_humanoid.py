@@ -219,6 +219,8 @@ def test_power_costs_what_it_says() -> None:
         expected = 0.7 * 1e-3 * np.abs(force * qvel[:, 6:]).sum(1)
         assert expected.min() > 0
         np.testing.assert_allclose(free.reward - paid.reward, expected, atol=1e-5)
+    with pytest.raises(ConfigError, match="power is a cost per kilowatt"):  # as it was written before
+        make([walk_clip()], rewards={"power": -0.0005})
 
 
 # Ending -----------------------------------------------------------------------------------------------

@@ -235,8 +235,9 @@ def after_three_steps(task: MimicTask) -> Tensor:
     return task.elapsed >= 3
 
 
-def test_whoever_is_ended_by_a_term_of_the_users_has_not_followed_to_the_end() -> None:
-    own = {"early": {"function": "test_humanoid_evaluation:after_three_steps"}}
+@pytest.mark.parametrize("name", ["early", "lost"])  # in the place of the task's own, too
+def test_whoever_is_ended_by_a_term_of_the_users_has_not_followed_to_the_end(name: str) -> None:
+    own = {name: {"function": "test_humanoid_evaluation:after_three_steps"}}
     env = make([standing_clip(seconds=1.0)], evaluation=True, terminations=own)
     result = evaluate(Still(), env, 1, 0, True)  # type: ignore[arg-type]
     told = result.summary()

@@ -144,6 +144,16 @@ def test_a_joint_that_is_measured_wrongly_is_seen_and_pulled_beside() -> None:
     assert 0.04 < float(offsets[1].abs().max()) <= 0.05
 
 
+def test_what_a_function_of_the_users_shows_is_not_taken_for_angles() -> None:
+    own = {"reference": {"function": "term_modules:speeds"}}
+    zero = {"zero": {"kind": "joint_offset", "most": 0.05}}
+    plain, wrong = (make([standing_clip()], observations=own, randomization=terms) for terms in ({}, zero))
+    seen, off = plain.reset(0), wrong.reset(0)
+    columns = wrong.observation_columns()["joints"]
+    off[:, columns] -= wrong.memory["zero/offset"]
+    torch.testing.assert_close(off, seen)
+
+
 def test_the_centre_of_mass_is_shifted_within_the_body() -> None:
     env = make([standing_clip()], randomization={"centre": {"kind": "centre_of_mass", "shift": [0.05, 0.0, 0.02]}})
     env.reset(0)

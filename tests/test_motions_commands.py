@@ -344,6 +344,15 @@ def test_import_writes_clips_that_check_and_list_read(here: Path, capsys: pytest
     assert end.value.code == 0
 
 
+def test_a_robots_table_is_read_as_it_is_told_also_onto_the_humanoid(here: Path) -> None:
+    table = np.tile([0.0, 0.0, 0.79, 0.0, 0.0, 0.0, 1.0, *[0.0] * 29], (60, 1))
+    np.savetxt(here / "stand.csv", table, delimiter=",")
+    with pytest.raises(DataError, match="--quaternion wxyz"):
+        motions(["import", "stand.csv"])
+    motions(["import", "stand.csv", "--quaternion", "xyzw"])
+    assert abs(load_clip(here / "motions" / "stand.npz").root_quat[0, 0]) == pytest.approx(1, abs=1e-3)
+
+
 def test_your_own_clip_goes_before_a_shipped_one_and_list_says_so(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

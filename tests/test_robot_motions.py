@@ -166,6 +166,28 @@ def test_a_trackers_rotations_with_w_last_are_known_by_where_its_bodies_are(
         import_motion(tmp_path / "motion.npz", body=dog, quaternion="wxyz")
 
 
+def test_an_order_that_the_bodies_cannot_tell_is_refused(dog: Body, tmp_path: Path) -> None:
+    arrays = tracker_arrays(dog, "Isaac") | {"body_names": np.array(dog.bodies[:1])}
+    np.savez(tmp_path / "motion.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="too few to find their order: add joint_names"):
+        import_motion(tmp_path / "motion.npz", body=dog)
+    # Where the joints have names, w is told as in a table.
+    arrays = tracker_arrays(dog, "MuJoCo") | {"body_names": np.array(dog.bodies[:1])}
+    arrays |= {"joint_names": np.array(dog.joints), "body_quat_w": arrays["body_quat_w"][..., [1, 2, 3, 0]]}
+    np.savez(tmp_path / "motion.npz", **arrays)  # type: ignore[arg-type]
+    (clip,) = import_motion(tmp_path / "motion.npz", body=dog)
+    nearly_same(clip, *walk(dog, 0.3))
+
+
+def test_a_rate_that_is_given_stands_in_for_one_that_is_missing(dog: Body, tmp_path: Path) -> None:
+    arrays = tracker_arrays(dog, "MuJoCo")
+    del arrays["fps"]
+    np.savez(tmp_path / "motion.npz", **arrays)  # type: ignore[arg-type]
+    assert import_motion(tmp_path / "motion.npz", body=dog, fps=25)[0].fps == 25
+    with pytest.raises(DataError, match="--body"):  # which is what is missing, not the rate
+        import_motion(tmp_path / "motion.npz", fps=25)
+
+
 KNOWN_JOINTS = [f"{name}_{joint}" for name in LEGS for joint in ("hip", "knee")]
 ODD_ARRAYS: dict[str, dict[str, Any]] = {
     "no rate": {"fps": np.zeros(0)},
@@ -196,6 +218,10 @@ def test_times_in_milliseconds_are_even_and_a_given_rate_goes_before_them(dog: B
         times = np.round(np.arange(FRAMES) / rate, 3)[:, None]
         path = table(tmp_path / f"{rate}.csv", times, *walk(dog), names=names)
         assert import_motion(path, body=dog)[0].fps == rate
+        since_1970 = 1.7e9 + np.arange(FRAMES)[:, None] / rate
+        path = tmp_path / f"unix-{rate}.csv"
+        np.savetxt(path, np.hstack([since_1970, *walk(dog)]), delimiter=",", header=",".join(names), comments="")
+        assert import_motion(path, body=dog)[0].fps == pytest.approx(rate, abs=1e-3)
     uneven = np.cumsum(np.random.default_rng(0).uniform(0.01, 0.03, FRAMES))[:, None]
     path = table(tmp_path / "uneven.csv", uneven, *walk(dog), names=names)
     with pytest.raises(DataError, match=r"not evenly spaced; .*--fps"):

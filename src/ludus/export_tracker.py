@@ -32,7 +32,7 @@ from torch import Tensor
 from ludus.envs.bodies import Body
 from ludus.envs.bodies.model_files import write_model
 from ludus.envs.humanoid.config import HumanoidConfig
-from ludus.envs.humanoid.factory import library_of
+from ludus.envs.humanoid.factory import clip_sets, library_of
 from ludus.envs.humanoid.mimic import ESTIMATED, MimicTask
 from ludus.envs.humanoid.motions import MotionLibrary, Reference
 from ludus.envs.humanoid.other_clips import on_clips
@@ -130,11 +130,11 @@ def _library(config: HumanoidConfig, name: str, any_clip: bool) -> tuple[MotionL
     As evaluations have them: with those that were kept out of the training, and none mirrored.
     """
     if not name:
-        own = library_of(config, "cpu", evaluation=True)
-        if len(own) > 1 and not any_clip:
-            told = ", ".join(own.names[:_MOST_NAMED]) + ", …" * (len(own) > _MOST_NAMED)
+        own, trained = library_of(config, "cpu", evaluation=True), len(clip_sets(config)[0])
+        if trained > 1 and not any_clip:
+            told = ", ".join(own.names[: min(trained, _MOST_NAMED)]) + ", …" * (trained > _MOST_NAMED)
             raise ConfigError(
-                f"The run follows {len(own)} clips ({told}), and a file holds one: choose it, --clip NAME, or "
+                f"The run follows {trained} clips ({told}), and a file holds one: choose it, --clip NAME, or "
                 "leave all to the controller, --clip-as-input."
             )
         return own, 0

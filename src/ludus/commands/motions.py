@@ -111,7 +111,7 @@ def _named(
         raise DataError(f"{file} is a clip already; 'ludus motions check' looks at it.")
     if body is not None:
         return clips
-    wanted = read_motion(file, fps).loop if loop is None else loop
+    wanted = read_motion(file, fps, quaternion).loop if loop is None else loop
     if wanted and not all(clip.loop for clip in clips):
         print(
             f"ludus: {plain_text(str(file))} cannot loop: a joint gains a whole turn in every cycle.",

@@ -136,8 +136,8 @@ def motor_lead(
     joints = joints + _of_joints(body, qpos, smooth, _rate(smooth, stretches))
     effort, stiffness = (torch.as_tensor(values) for values in (body.effort, body.stiffness))
     damping = torch.as_tensor(-body.model.actuator_biasprm[:, 2])  # which stands in the motor, if any does
-    pulled = joints[:, body.motors] + damping * smooth[:, 6:][:, body.motors]
-    return pulled.clamp(-effort, effort) / stiffness
+    force = joints[:, body.motors].clamp(-effort, effort)  # a motor's limit is of both of its parts together
+    return (force + damping * smooth[:, 6:][:, body.motors]) / stiffness
 
 
 def _of_joints(body: Body, qpos: Tensor, qvel: Tensor, qacc: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from ludus.envs.mujoco.simulator import Simulator
 from ludus.envs.mujoco.task import Rows, Score
 from ludus.envs.mujoco.terms import Table, Term
 from ludus.envs.vec import State
+from ludus.errors import ConfigError
 
 
 def reward_terms(r: TrackingReward) -> Table:
@@ -86,7 +87,10 @@ class MimicTask(HumanoidTask):
         self.use_terms(config, reward_terms(config.reward), TERMINATIONS, OBSERVATIONS, fused=False)
         if "power" in self.rewards.terms:
             self._force = sim.field("actuator_force")
-        if "lost" not in self.terminations.terms:  # then an episode goes on, and may find back
+        if "power" in self.rewards.terms and self.rewards.terms["power"].weight < 0:
+            raise ConfigError("--env.rewards power is a cost per kilowatt: 0.5 where older settings had -0.0005.")
+        lost = self.terminations.terms.get("lost")
+        if lost is None or lost.own:  # then an episode goes on, and may find back
             self.memory["followed"] = torch.zeros(self.num_rows, dtype=torch.int64, device=self.device)
 
     def _new_measures(self) -> TrackingMeasures:
@@ -215,7 +219,8 @@ class MimicTask(HumanoidTask):
     def score(self) -> Score:
         """Whoever is ended before the end, be it by a term of the user's, has not succeeded."""
         score = super().score()
-        if self.terminations.terms.keys() <= {"lost"}:
+        ends = self.terminations.terms
+        if ends.keys() <= {"lost"} and not any(term.own for term in ends.values()):
             return score
         for name in score.metrics:
             if name.startswith("success"):

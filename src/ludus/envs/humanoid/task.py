@@ -367,5 +367,5 @@ def _check_same(then: dict[str, object], body: Body) -> None:
     if changed:
         raise CheckpointError(
             f"The body {body.name} ({body.file}) is not the one this run began with: its {', '.join(changed)} "
-            "changed. Put the file back, or begin a new run."
+            "changed. Put the file back, or begin a new run; a newer Ludus may also read it otherwise."
         )

@@ -242,8 +242,9 @@ class JointOffset(Randomization):
     def _seen(self, task: "SimTask", joints: list[str]) -> tuple[Tensor, Tensor, Tensor]:
         """([n] columns of the observation, [n] the driven joint that each shows, [n] by what factor)."""
         columns, found = task.observation_columns(), []
+        is_own = {name: term.own for name, term in task.observations.terms.items()}  # nobody knows what it shows
         for term in self.terms:
-            if term not in columns or term not in task.column_names:
+            if term not in columns or term not in task.column_names or is_own[term]:
                 hint = did_you_mean(term, [name for name in task.column_names if name in columns])
                 raise ConfigError(
                     f"There is no observation term {term!r} of joints' angles.{hint} Or say terms: []."
@@ -251,7 +252,8 @@ class JointOffset(Randomization):
         shown = {term: list(enumerate(task.column_names[term])) for term in self.terms}
         signs = dict.fromkeys(shown, 1.0)
         if self.terms:
-            differences = {name: each for name, each in task.angle_differences().items() if name in columns}
+            known = task.angle_differences().items()
+            differences = {name: each for name, each in known if not is_own.get(name, True)}
             shown, signs = shown | differences, signs | dict.fromkeys(differences, -1.0)
         for term, places in shown.items():
             factor = signs[term] * task.observations.terms[term].weight

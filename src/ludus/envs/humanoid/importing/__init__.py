@@ -38,9 +38,10 @@ def import_motion(
     _check_there(path)
     if fps is not None and not 1 <= fps <= 1000:
         raise ConfigError(f"--fps is {fps:g}; it must be from 1 to 1000.")
-    own = path.suffix.lower() == ".npz" and (body is None or is_ludus_clip(path))
+    is_npz = path.suffix.lower() == ".npz"
+    own = is_npz and is_ludus_clip(path)
     _refuse_useless(path, own, fps, quaternion)
-    if own:
+    if own or (is_npz and body is None):
         return [_ludus_clip(path, name, loop, body)]
     if body is not None and body is not find_body("humanoid"):  # not by its name: a file of a user's may have it
         if path.suffix.lower() in ROBOT_SUFFIXES:

@@ -23,6 +23,8 @@ CSV_FPS = 30.0  # of published tables, which do not say
 _MOST_BYTES = 200_000_000
 _MOST_VALUES = 50_000_000
 _AGREES = 0.05  # m between bodies of a file and where its joints lead
+_NO_WORSE = 1e-3  # m: a reading that is farther off by less is as good
+_OTHER_ANGLE = 0.02  # rad: readings that differ by less are the same
 
 
 class Poses(NamedTuple):
@@ -76,7 +78,7 @@ def _read(path: Path, body: Body, fps: float | None, quaternion: str) -> Poses:
     suffix = path.suffix.lower()
     if suffix == ".csv":
         return _read_table(path, body, fps)
-    return _read_npz(path, body, quaternion) if suffix == ".npz" else _read_gmr(path, body)
+    return _read_npz(path, body, fps, quaternion) if suffix == ".npz" else _read_gmr(path, body)
 
 
 # CSV ------------------------------------------------------------------------------------------------
@@ -94,17 +96,17 @@ def _read_table(path: Path, body: Body, fps: float | None) -> Poses:
 
 
 # npz ------------------------------------------------------------------------------------------------
-def _read_npz(path: Path, body: Body, quaternion: str) -> Poses:
+def _read_npz(path: Path, body: Body, fps: float | None, quaternion: str) -> Poses:
     """BeyondMimic's and mjlab's motion.npz, which name nothing, and holosoma's, which name their joints."""
     wanted = ("fps", "joint_pos", "joint_names", "body_names", "body_pos_w", "body_quat_w")
     values = read_npz(path, wanted, _MOST_VALUES)
-    if "joint_pos" not in values or "fps" not in values:
+    if "joint_pos" not in values or (fps is None and "fps" not in values):
         raise DataError(
             f"{path} is neither a clip of Ludus nor a motion of BeyondMimic, mjlab or holosoma: they have fps and "
             "joint_pos."
         )
     joints, count = _array(path, values, "joint_pos", (None, None)), len(body.joints)
-    fps = float(_array(path, values, "fps", None).ravel()[0])
+    fps = float(_array(path, values, "fps", None).ravel()[0]) if fps is None else fps
     order = _named_joints(path, body, values)
     if joints.shape[1] == 7 + count:  # holosoma's begin with the root
         own = list(range(count)) if order is None else order
@@ -187,7 +189,13 @@ def _with_found_orders(path: Path, body: Body, told: _Told, quaternion: str) -> 
             f"{path}: with its joints {order} the bodies are {100 * off:.0f} cm or more from where it says. Is it "
             f"of another robot than {body.name}{doubt}?"
         )
-    return best
+    rivals = [poses for other, poses in readings if other - off < _NO_WORSE]
+    if any(np.abs(poses.joint_pos - best.joint_pos).max() > _OTHER_ANGLE for poses in rivals):
+        raise DataError(
+            f"{path} does not name its joints, and the bodies that it tells of are too few to find their order: "
+            "add joint_names, or more body_names."
+        )
+    return best if all(poses.order == best.order for poses in rivals) else best._replace(order="")
 
 
 def _off(body: Body, poses: Poses, places: np.ndarray, bodies: dict[int, int]) -> float:

@@ -71,7 +71,7 @@ def _rate(path: Path, times: Tensor) -> float:
     if not len(steps) or float(steps.min()) <= 0:
         raise DataError(f"{path}: its times do not rise from row to row.")
     step = float(steps.mean())  # single ones are rounded, often to milliseconds
-    even = times[0] + step * torch.arange(len(times))
+    even = times[0] + step * torch.arange(len(times), dtype=times.dtype)
     if float((times - even).abs().max()) > 0.1 * step:
         raise DataError(f"{path}: its times are not evenly spaced; write it at one rate, or give --fps.")
     return whole_rate(1 / step)
