@@ -45,9 +45,9 @@ $(VENV)/.warp: $(VENV)/.installed
 	@touch $@
 
 # Each process takes up to 2 GB. What one has not begun, an idle one takes over. Of the quick tests many wait for
-# processes that they start: a third makes use of the cores meanwhile. The slow ones fill two cores by themselves.
+# processes that they start: two more make use of the cores meanwhile. The slow ones fill two cores by themselves.
 # The types are checked beside them, or a core would have nothing to do for that long.
-WORKERS ?= 3
+WORKERS ?= 4
 WORKERS_FOR_ALL ?= 2
 PYTEST_FLAGS ?=
 

@@ -43,7 +43,7 @@ MAP = {
     "algorithms": "buffers config config_files data declared envs errors graphs policies ranges ranks training "
     "trust",
     "setting_names": "algorithms.registry config errors",
-    "settings": "algorithms.registry config config_files errors policies setting_names",
+    "settings": "algorithms.registry config config_files envs.config errors policies setting_names",
     "presets": "algorithms config data.config declared envs errors policies",
     "saved_run": "algorithms.registry config config_files errors policies ranges settings training trust",
     "rewards": "algorithms data errors policies saved_run show training",
