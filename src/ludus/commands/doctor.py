@@ -20,7 +20,7 @@ _EXTRAS = {
     "wandb": (["wandb"], "logging to Weights & Biases"),
     "data": (["h5py"], "recorded data: --data, ludus record, ludus data, ludus label"),
     "atari": (["ale_py", "cv2"], "ludus train gym:ALE/…"),
-    "box2d": (["Box2D"], "ludus train gym:LunarLander-v3 and the like (not on Linux on ARM)"),
+    "box2d": (["Box2D"], "ludus train gym:LunarLander-v3 and the like (not on ARM Linux)"),
     "g1": (["mjlab"], "ludus train mimic --body g1: model and meshes of the Unitree G1"),
     "robotics": (["gymnasium_robotics"], "ludus train gym:FetchReach-v4 --algo sac and the like"),
     "pettingzoo": (["pettingzoo"], "ludus train pettingzoo:…"),

@@ -85,10 +85,12 @@ class MimicTask(HumanoidTask):
             self._tries = torch.bincount(plan[0], minlength=len(library)).to(self.device)  # of each clip
             self.max_steps = int(self._plan[2].max())
         self.use_terms(config, reward_terms(config.reward), TERMINATIONS, OBSERVATIONS, fused=False)
-        if "power" in self.rewards.terms:
+        if (power := self.rewards.terms.get("power")) is not None:
             self._force = sim.field("actuator_force")
-        if "power" in self.rewards.terms and self.rewards.terms["power"].weight < 0:
-            raise ConfigError("--env.rewards power is a cost per kilowatt: 0.5 where older settings had -0.0005.")
+            if power.weight < 0 and not evaluation:  # older runs are evaluated all the same
+                raise ConfigError(
+                    "--env.rewards: power is a cost per kilowatt, 0.5 where older settings had -0.0005."
+                )
         lost = self.terminations.terms.get("lost")
         if lost is None or lost.own:  # then an episode goes on, and may find back
             self.memory["followed"] = torch.zeros(self.num_rows, dtype=torch.int64, device=self.device)
