@@ -18,11 +18,12 @@ header p { margin: 2px 0 0; color: var(--soft); overflow-wrap: anywhere; }
 h2 { font-size: 17px; margin: 34px 0 12px; }
 .tiles { display: flex; flex-wrap: wrap; gap: 12px; margin-top: 22px; }
 .tile, .chart, .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
-.tile { flex: 1 1 140px; padding: 14px 16px; }
+.tile { flex: 1 1 104px; padding: 14px 16px; }
 .tile span { color: var(--soft); font-size: 13px; overflow-wrap: anywhere; }
 .tile b { display: block; font-size: 25px; line-height: 1.25; letter-spacing: -.02em;
   font-variant-numeric: tabular-nums; }
 .tile.main { flex: 2 1 280px; } .tile.good b { color: var(--good); } .tile.long b { font-size: 20px; }
+.tile:not(.long) b { white-space: nowrap; }
 .charts { display: grid; gap: 12px; grid-template-columns: repeat(auto-fill, minmax(min(100%, 480px), 1fr)); }
 .charts.small { grid-template-columns: repeat(auto-fill, minmax(min(100%, 310px), 1fr)); }
 .chart { margin: 0; padding: 12px 14px 8px; position: relative; }

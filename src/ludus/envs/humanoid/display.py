@@ -34,7 +34,6 @@ _CURVES = (
             "unseen clips": "eval/test_completion",
         },
     ),
-    Curves("Success on unseen clips", {"seen": "eval/success_rate", "unseen": "eval/test_success_rate"}),
     Curves(
         "MPJPE: mean distance to the reference (mm)",
         {
