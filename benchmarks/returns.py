@@ -5,7 +5,7 @@ python benchmarks/returns.py mujoco --device cuda --parallel 16     on a GPU: ho
 python benchmarks/returns.py flash --device cuda --parallel 6       five runners of Gymnasium, a million steps
 python benchmarks/returns.py flash-rrd --device cuda --parallel 6   from one return per episode, beside dense
 python benchmarks/returns.py flash --device cuda --parallel 10 --seeds 1 --stop-at 500k     half of it, one seed
-python benchmarks/returns.py many --device cuda     FlashSAC beside PPO over minutes, environments on the GPU
+python benchmarks/returns.py many --device cuda --parallel 2     FlashSAC beside PPO over minutes, all on a GPU
 
 Interrupted, the same command goes on where it was. `--table` only reads what there is.
 """
@@ -93,7 +93,7 @@ _LATE = ("--reward.method", "none")
 _AVERAGED = ("--algo", "flash-sac", "--replay.average", "1000")
 _FLASH_RRD = (*_AVERAGED, *_DELAYED, "--reward.no-normalize-returns")  # as the preset rrd-mujoco
 _FLASH = _published_all("FlashSAC", *_AVERAGED)
-_RUNNERS = ("--total-steps", "50M", "--eval.every", "1M")
+_RUNNERS = ("--total-steps", "50M", "--eval.every", "2.5M")
 _MANY_REPLAY = (  # as presets for a GPU have it by themselves
     *("--algo", "flash-sac", "--env.num-envs", "1024", "--replay.capacity", "10M", "--replay.warmup", "100k"),
     *("--replay.steps", "8192", "--train-batches", "32", "--batch-size", "2048"),
@@ -128,8 +128,8 @@ SUITES = {
     "many": [
         _many("kuka", "PPO", "kuka-pick-place-large"),
         _many("kuka", "FlashSAC", "kuka-pick-place-large", "--algo", "flash-sac", "--eval.every", "50k"),
-        _many("half-cheetah", "PPO", "half-cheetah", *_RUNNERS, "--env.num-envs", "2048", "--precision", "tf32"),
         _many("half-cheetah", "FlashSAC", "half-cheetah", *_RUNNERS, *_MANY_REPLAY),
+        _many("half-cheetah", "PPO", "half-cheetah", *_RUNNERS, "--env.num-envs", "2048", "--precision", "tf32"),
     ],
     "flash-rrd": [
         *_FLASH,
