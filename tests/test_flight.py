@@ -169,7 +169,7 @@ def test_episodes_begin_with_it(playback: tuple[float, float]) -> None:
 def heard(env: object, *outcomes: tuple[int, float, float]) -> None:
     """An evaluation with these (clip, start in seconds, farthest that a body was off)."""
     clips, began, farthest = ([float(part) for part in parts] for parts in zip(*outcomes, strict=True))
-    labels = {"clip": clips, "began": began, "farthest": farthest, "ended": [0.5] * len(clips)}
+    labels = {"clip": clips, "began": began, "farthest": farthest, "ended": [at + 0.5 for at in began]}
     env.adapt({"success": [float(not off > 0.6) for off in farthest]}, labels)  # type: ignore[attr-defined]
 
 
@@ -185,13 +185,13 @@ def test_what_is_followed_closely_is_to_stay_so() -> None:
     off[:, 4] = 0.3
     assert env._is_lost(off).tolist() == [False] * 4
     heard(env, (0, 0.0, 0.1), (1, 0.0, 0.9), (2, 0.2, 0.15), (2, 0.4, 0.18), (2, 1.2, 0.32))
-    assert env._limits.tolist() == pytest.approx([0.25, 0.25, 0.5, 0.5, 0.25, 0.4])
+    assert env._limits.tolist() == pytest.approx([0.25, 0.25, 0.5, 0.5, 0.25, 0.32])
     assert env._is_lost(off).tolist() == [True, False, True, False]
     state = env.state()
     heard(env, (0, 0.0, 0.9), (1, 0.0, 0.22), (2, 0.2, 0.9), (2, 1.2, 0.1))
     assert env._is_lost(off).tolist() == [False, True, False, True]
     env.load_state(state)
-    assert env._limits.tolist() == pytest.approx([0.25, 0.25, 0.5, 0.5, 0.25, 0.4])
+    assert env._limits.tolist() == pytest.approx([0.25, 0.25, 0.5, 0.5, 0.25, 0.32])
     env.close()
 
 

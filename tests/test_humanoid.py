@@ -300,7 +300,8 @@ def assert_same_step(one: Step, other: Step) -> None:
 @pytest.mark.parametrize("discriminate", ["nothing", "motion", "error"])
 def test_a_saved_state_goes_on_bit_by_bit(discriminate: str) -> None:
     env, other = (make([walk_clip(), standing_clip()], discriminate=discriminate, window=4) for _ in range(2))
-    env.starts.learn(torch.tensor([0, 1]), torch.tensor([0.5, 2.0]).double(), torch.tensor([True, False]))
+    began, ended = torch.zeros(2).double(), torch.tensor([0.5, 2.0]).double()
+    env.starts.learn(torch.tensor([0, 1]), began, ended, torch.tensor([True, False]))
     env.reset(0)
     actions = random_actions(env, 60)
     for action in actions[:20]:
@@ -532,7 +533,7 @@ def test_episodes_broken_off_between_rollouts_keep_what_the_ended_ones_were_wort
     collector, track = job.collector, job.collector.buffer.track
     last, ahead = ((collector.buffer.time + k) % collector.buffer.columns for k in (-1, 0))
     track.done[last, 3], track.final_value[last, 3] = True, 0.0
-    collector.adapt({"success": [0.0]}, {"clip": [0.0], "ended": [0.5]})  # it starts elsewhere now
+    collector.adapt({"success": [0.0]}, {"clip": [0.0], "began": [0.0], "ended": [0.5]})  # it starts elsewhere now
     assert bool(track.done[last].all())
     assert float(track.final_value[last, 3]) == 0.0
     others = [row for row in range(8) if row != 3]

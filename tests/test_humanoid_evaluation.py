@@ -53,7 +53,7 @@ def test_an_evaluation_tries_every_clip_from_starts_spread_over_its_loop() -> No
         np.testing.assert_allclose(qpos, env.library.at(clip, start).qpos, atol=1e-6)
         np.testing.assert_allclose(qvel, env.library.at(clip, start).qvel, atol=1e-6)
     step = env.step(torch.zeros(6, 28))
-    assert set(env.labels) == {"weight", "clip", "ended"}
+    assert set(env.labels) == {"weight", "clip", "began", "ended"}
     assert step.metrics["clip"].tolist() == clip.tolist()
     assert step.metrics["weight"].tolist() == pytest.approx([1, 0.25, 0.25, 0.25, 0.25, 1])
     np.testing.assert_allclose(step.metrics["ended"], start + DT, atol=1e-6)

@@ -243,7 +243,8 @@ def test_training_has_every_clip_twice_and_evaluations_play_the_originals(tmp_pa
     partners = [HUMANOID.key_names.index(HUMANOID.bodies[p]) for p in partners_in(HUMANOID.bodies)]
     np.testing.assert_allclose(other[partners], plain * [1, -1, 1], atol=1e-5)
     # What fails is hard in a mirror, too; the table counts both together.
-    training.adapt({"success": [1.0, 0.0]}, {"clip": [0.0, 1.0], "ended": [1.0, 0.5]})
+    labels = {"clip": [0.0, 1.0], "began": [0.0, 0.0], "ended": [1.0, 0.5]}
+    training.adapt({"success": [1.0, 0.0]}, labels)
     shares = training.starts.shares()
     assert float(shares[1]) == pytest.approx(float(shares[3]))
     lines = training.tabulate({"success": [1.0, 0.0]}, {"clip": [0.0, 1.0]})
@@ -525,7 +526,7 @@ def test_a_thousand_clips_are_laid_out_drawn_from_and_learned_of() -> None:
     assert (second <= library.durations[clip]).all()
     assert len(clip.unique()) > 0.9 * count
     failed = torch.arange(count) % 100 == 0
-    starts.learn(torch.arange(count), torch.full((count,), 0.5).double(), failed)
+    starts.learn(torch.arange(count), torch.zeros(count).double(), torch.full((count,), 0.5).double(), failed)
     assert float(starts.shares().sum()) == pytest.approx(1.0)
     lines = clip_table(library.names, list(range(count)), {f"m{i}": [0.5] * count for i in range(20)})
     assert len(lines) == count
@@ -535,12 +536,12 @@ def test_a_thousand_clips_are_laid_out_drawn_from_and_learned_of() -> None:
 def test_a_clip_that_nobody_can_follow_does_not_take_the_others_starts(spread: float) -> None:
     library = many_clips(200)
     starts = StartWeights(library, 0.1, 1.0, spread)
-    failed = torch.arange(200) == 7
-    starts.learn(torch.arange(200), torch.full((200,), 0.5).double(), failed)
+    failed, began, ended = torch.arange(200) == 7, torch.zeros(200).double(), torch.full((200,), 0.5).double()
+    starts.learn(torch.arange(200), began, ended, failed)
     worst = float(starts.shares()[7])
     hard = 0.9 / max(1.0, spread * 200)
     assert worst == pytest.approx(hard + (1 - hard) / 200)
-    starts.learn(torch.arange(200), torch.full((200,), 0.5).double(), torch.ones(200, dtype=torch.bool))
+    starts.learn(torch.arange(200), began, ended, torch.ones(200, dtype=torch.bool))
     assert starts.shares().tolist() == pytest.approx([1 / 200] * 200)
 
 

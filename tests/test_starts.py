@@ -1,6 +1,7 @@
 """Where episodes start: even at first, then where evaluations fail, and nothing is ever forgotten."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -24,9 +25,10 @@ def start_weights(floor: float = 0.1, smoothing: float = 0.5) -> StartWeights:
 
 
 def learn(weights: StartWeights, *episodes: tuple[int, float, bool]) -> None:
-    """Each: clip, seconds at which it ended, whether by failing."""
+    """Each: clip, seconds at which it ended, whether by failing. So short that loops and others are alike."""
     clip, ended, failed = zip(*episodes, strict=True)
-    weights.learn(torch.tensor(clip), torch.tensor(ended, dtype=torch.float64), torch.tensor(failed))
+    ends = torch.tensor(ended, dtype=torch.float64)
+    weights.learn(torch.tensor(clip), ends - 1e-6, ends, torch.tensor(failed))
 
 
 FINE = ((0, 3.5, False), (1, 10.0, False), (2, 10.0, False))
@@ -61,7 +63,7 @@ def test_no_clip_is_ever_forgotten(floor: float) -> None:
     weights = start_weights(floor)
     for _ in range(50):
         learn(weights, (0, 1.0, True), *FINE[1:])
-        assert float(weights.shares().min()) >= floor / 3 - 1e-12
+        assert float(weights.shares().min()) >= floor / 3 - 1e-6
         assert float(weights.shares().sum()) == pytest.approx(1.0)
     assert float(weights.shares()[1]) == pytest.approx(floor / 3)  # the floor is all that those have
     assert float(weights.probability.min()) == pytest.approx(floor / 3 / 7)  # half a second of 3.5
@@ -130,6 +132,46 @@ def test_a_clips_failures_count_per_attempt() -> None:
     learn(weights, (0, 1.5, True), *attempts, FINE[2])
     one, two = weights.failures[:4].sum(), weights.failures[4:7].sum()
     assert (float(one), float(two)) == pytest.approx((1.0, 0.25))
+
+
+# Loops beside clips that end ---------------------------------------------------------------------------
+def practised(weights: StartWeights, followed: dict[int, float], longest: float = 10.0) -> Tensor:
+    """[clips] seconds of training by many draws, where each clip is lost after so long."""
+    clip, time = draws(weights)
+    left = torch.where(weights._loops[clip], longest, weights._durations[clip] - time)
+    lost = torch.tensor([followed.get(number, math.inf) for number in range(3)], dtype=torch.float64)
+    return torch.zeros(3, dtype=torch.float64).index_add_(0, clip, torch.minimum(left, lost[clip]))
+
+
+@pytest.mark.parametrize("followed", [{}, {0: 1.2}, {1: 2.0}, {0: 0.4, 1: 0.8, 2: 2.5}])
+def test_loops_are_practised_for_as_long_as_clips_that_end(followed: dict[int, float]) -> None:
+    weights = start_weights()
+    lasted = [followed.get(number, longest) for number, longest in enumerate((3.5, 10.0, 10.0))]
+    ended = torch.tensor([lasted[0], lasted[1], lasted[2] + 0.7], dtype=torch.float64)
+    began = torch.tensor([0.0, 0.0, 0.7], dtype=torch.float64)
+    weights.learn(torch.arange(3), began, ended, torch.zeros(3, dtype=torch.bool))
+    times = practised(weights, followed)
+    np.testing.assert_allclose(times / times.sum(), 1 / 3, atol=0.01)
+    assert float(weights.shares().sum()) == pytest.approx(1.0)
+
+
+def test_what_starts_are_worth_is_told_by_the_newest_evaluation_alone() -> None:
+    weights, other = start_weights(), start_weights()
+    learn(weights, *FINE)
+    assert weights.shares().tolist() == pytest.approx([1 / 3] * 3, abs=1e-4)
+    ended = torch.tensor([3.5, 10.0, 10.0], dtype=torch.float64)
+    weights.learn(torch.arange(3), torch.zeros_like(ended), ended, torch.zeros(3, dtype=torch.bool))
+    assert weights.shares().tolist() == pytest.approx([1 / 1.35, 0.175 / 1.35, 0.175 / 1.35])
+    other.load_state(weights.state())
+    assert torch.equal(other.probability, weights.probability)
+    weights.learn(torch.tensor([1]), ended[:1], ended[1:2], torch.tensor([False]))  # no clip that ends
+    assert torch.equal(other.probability, weights.probability)
+
+
+def test_loops_alone_are_alike() -> None:
+    weights = StartWeights(MotionLibrary([walk_clip("a"), walk_clip("b")], 1.0), 0.1, 0.5)
+    weights.learn(torch.arange(2), torch.zeros(2).double(), torch.tensor([10.0, 0.5]).double(), torch.zeros(2) > 0)
+    assert weights.shares().tolist() == pytest.approx([0.5, 0.5])
 
 
 CHANGED_CLIPS: dict[str, tuple[list[Clip], str]] = {

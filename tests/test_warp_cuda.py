@@ -207,7 +207,8 @@ def test_recorded_rollouts_start_where_an_evaluation_failed(device: torch.device
     for rollout in range(8):
         if rollout == 4:
             for _ in range(4):  # smoothed: the first alone would move half of the weight
-                collector.adapt({"success": [0.0, 1.0]}, {"clip": [0.0, 1.0], "ended": [0.5, 1.0]})
+                labels = {"clip": [0.0, 1.0], "began": [0.0, 0.0], "ended": [0.5, 1.0]}
+                collector.adapt({"success": [0.0, 1.0]}, labels)
         assert torch.isfinite(collector.collect(rollout).obs).all()
         shares.append(float((env.memory["clip"] == 0).float().mean()))
     collector.close()

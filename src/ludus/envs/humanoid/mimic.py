@@ -40,7 +40,6 @@ OBSERVATIONS = {
     # The same without places, which a robot can only estimate; it stands in for `reference` where that is null.
     "reference_pose": Term(lambda task, rows: task.coming(rows, places=False), 0.0),
 }
-_ROOM = 1.25  # times as far as an evaluation was off may a training be, which explores
 ESTIMATED = ("height", "velocity", "reference")  # terms for which a robot has no sensor
 
 
@@ -78,8 +77,8 @@ class MimicTask(HumanoidTask):
         self._measures = self._new_measures() if evaluation else None
         self.fixed_starts, self.own_starts = evaluation, starts
         if evaluation:
-            strict = ("began", "farthest") if config.strict_termination else ()
-            self.labels = ("weight", "clip", "ended", *strict, *["unseen"] * bool(self._roles.unseen))
+            strict = ["farthest"] * bool(config.strict_termination)
+            self.labels = ("weight", "clip", "began", "ended", *strict, *["unseen"] * bool(self._roles.unseen))
             plan = evaluation_plan(config, library)
             self._plan = [tensor[starts].to(self.device) for tensor in plan]
             self._tries = torch.bincount(plan[0], minlength=len(library)).to(self.device)  # of each clip
@@ -210,10 +209,11 @@ class MimicTask(HumanoidTask):
             return {"success": (~lost).float(), "mpjpe": off, "completion": completion}
         self._measures.add(bodies, reference.body_pos)
         clip = self.memory["clip"]
-        labels = {"weight": 1 / self._tries[clip], "clip": clip.float(), "ended": self.memory["time"].float()}
+        labels = {"weight": 1 / self._tries[clip], "clip": clip.float()}
+        labels |= {"began": self._plan[1].float(), "ended": self.memory["time"].float()}
         if self.config.strict_termination:
             # A copy: rows that have ended begin anew before anybody reads it.
-            labels |= {"began": self._plan[1].float(), "farthest": self._measures.farthest.clone()}
+            labels["farthest"] = self._measures.farthest.clone()
         if self._roles.unseen:
             labels["unseen"] = (clip >= self._roles.seen).float()
         return self._measures.results(lost) | {"completion": completion} | labels
@@ -271,18 +271,18 @@ class MimicTask(HumanoidTask):
             told["clip"][len(told["clip"]) // 2 :] += seen
         clip = told["clip"].long()
         if self.config.resample:
-            self.starts.learn(clip, told["ended"], told["failed"] > 0)
+            self.starts.learn(clip, told["began"], told["ended"], told["failed"] > 0)
         if self.config.strict_termination:
             farthest = told["farthest"].masked_fill(told["failed"] > 0, torch.inf)
             self._be_strict(clip, told["began"], farthest.nan_to_num(torch.inf))
         return True
 
     def _be_strict(self, clip: Tensor, began: Tensor, farthest: Tensor) -> None:
-        """What is followed closely is to stay so. From a start that has to find back first nothing is asked:
-        its episodes would end before it is learned.
+        """What is followed closely is to stay so, though a training explores. From a start that has to find back
+        first nothing is asked: its episodes would end before it is learned.
         """
         widest = self.config.termination
-        reach = (_ROOM * farthest).clamp(min=self.config.strict_termination).clamp(max=widest)
+        reach = farthest.clamp(min=self.config.strict_termination).clamp(max=widest)
         of_clips, of_parts = (farthest.new_zeros(n) for n in (len(self.library), len(self._limits)))
         of_clips.scatter_reduce_(0, clip, reach, "amax")
         of_parts.scatter_reduce_(0, self.starts.part_at(clip, began), reach, "amax")

@@ -17,14 +17,15 @@ _BLAME_BEFORE = 0.5  # a fall often begins in the part before the one in which i
 class StartWeights:
     """The probability of each part (of one second) of each clip.
 
-    At first all clips are alike, whatever their length. Failures of an evaluation, smoothed over evaluations, draw
-    the starts towards themselves, the more the more there are:
+    At first all clips are alike, whatever their length. A loop is followed on and on, another clip to its end:
+    once evaluations tell how long, loops get the fewer starts, so that both are practised for as many steps.
+    Failures, smoothed over evaluations, draw the starts towards themselves, the more the more there are:
 
         p = (1 − hard) · even + hard · failures / total        hard = (1 − floor) · min(1, total / enough)
 
-    `even` is the same for all clips; `failures` are the rates of failing in each part, and `total` is their sum:
-    1 where one clip always fails, or eight do in one of eight tries. What is solved gives its share back as
-    `total` falls, and the floor keeps every clip's share at least at floor / clips: none is ever forgotten.
+    `even` is what a part has where nothing fails; `failures` are the rates of failing in each part, and `total` is
+    their sum: 1 where one clip always fails, or eight do in one of eight tries. What is solved gives its share
+    back as `total` falls, and the floor keeps every clip's share at least at floor · even: none is forgotten.
     `enough` is 1, or of many clips a share, `spread`: so that a clip which always fails gets no more of the starts
     than 1 / enough.
     """
@@ -43,7 +44,8 @@ class StartWeights:
         self._count = torch.tensor(counts, device=device)
         self._first = self._count.cumsum(0) - self._count
         self._durations, self._loops = library.durations, library.loops
-        self._even = self._length / (library.durations[self.clip] * len(library))
+        self._worth = torch.ones(len(library), dtype=torch.float64, device=device)  # of each clip, in starts
+        self._even = self._evenly()
         self.failures = torch.zeros(len(bins), dtype=torch.float64, device=device)  # smoothed rates
         self.probability = self._even.clone()
         self._upto = self.probability.cumsum(0)
@@ -59,16 +61,36 @@ class StartWeights:
         part = (time / BIN_SECONDS).long().clamp(min=0)
         return self._first[clip] + torch.minimum(part, self._count[clip] - 1)
 
-    def learn(self, clip: Tensor, ended: Tensor, failed: Tensor) -> None:
-        """From an evaluation's episodes: [n] clip, [n] seconds at which it ended, [n] bool whether by failing."""
+    def learn(self, clip: Tensor, began: Tensor, ended: Tensor, failed: Tensor) -> None:
+        """From an evaluation's episodes: [n] clip, [n] seconds at which it began and ended, [n] bool whether by
+        failing.
+        """
         attempts = torch.zeros(len(self._count), dtype=torch.float64, device=clip.device)
         attempts.index_add_(0, clip, torch.ones_like(ended))
+        self._balance(clip, ended - began, attempts)
         blame = failed.double() / attempts[clip]
         part = self.part_at(clip, ended)
         rates = torch.zeros_like(self.failures).index_add_(0, part, (1 - _BLAME_BEFORE) * blame)
         rates.index_add_(0, self._part_before(clip, part), _BLAME_BEFORE * blame)
         self.failures.lerp_(rates, self._smoothing)
         self._refresh()
+
+    def _balance(self, clip: Tensor, seconds: Tensor, attempts: Tensor) -> None:
+        """What starts of loops are worth beside those of clips that end, by how long they were followed."""
+        # A training begins anywhere in a clip: where that ends before the policy fails, the episode does, too.
+        cut = torch.where(self._loops[clip], 0.0, seconds.square() / (2 * self._durations[clip]))
+        practised = torch.zeros_like(attempts).index_add_(0, clip, seconds - cut) / attempts.clamp(min=1)
+        ends = (attempts > 0) & ~self._loops
+        loops = (attempts > 0) & self._loops
+        if ends.any():
+            shares = practised[ends].mean() / practised.clamp(min=1e-9)
+            self._worth.copy_(torch.where(loops, shares, 1.0).clamp(max=1.0))
+            self._even.copy_(self._evenly())
+
+    def _evenly(self) -> Tensor:
+        """[parts] their probabilities where nothing fails."""
+        share = self._worth / self._worth.sum()
+        return share[self.clip] * self._length / self._durations[self.clip]
 
     def _part_before(self, clip: Tensor, part: Tensor) -> Tensor:
         within = part - self._first[clip]
@@ -89,7 +111,7 @@ class StartWeights:
         )
 
     def state(self) -> State:
-        return {"failures": self.failures.clone(), "clips": self._clips}
+        return {"failures": self.failures.clone(), "worth": self._worth.clone(), "clips": self._clips}
 
     def load_state(self, state: State) -> None:
         """The clips are not in a checkpoint; which ones they were is, since the failures are theirs."""
@@ -100,6 +122,8 @@ class StartWeights:
                 f"The clips are not those this run began with ({told}): put them back, or begin a new run."
             )
         self.failures.copy_(state["failures"])
+        self._worth.copy_(state.get("worth", torch.ones_like(self._worth)))  # older checkpoints have none
+        self._even.copy_(self._evenly())
         self._refresh()
 
 
