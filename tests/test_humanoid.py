@@ -300,8 +300,8 @@ def assert_same_step(one: Step, other: Step) -> None:
 @pytest.mark.parametrize("discriminate", ["nothing", "motion", "error"])
 def test_a_saved_state_goes_on_bit_by_bit(discriminate: str) -> None:
     env, other = (make([walk_clip(), standing_clip()], discriminate=discriminate, window=4) for _ in range(2))
-    began, ended = torch.zeros(2).double(), torch.tensor([0.5, 2.0]).double()
-    env.starts.learn(torch.tensor([0, 1]), began, ended, torch.tensor([True, False]))
+    start, end = torch.tensor([[0.0, 0.0], [0.5, 2.0]], dtype=torch.float64)
+    env.starts.learn(torch.tensor([0, 1]), start, end, torch.tensor([True, False]))
     env.reset(0)
     actions = random_actions(env, 60)
     for action in actions[:20]:
