@@ -16,12 +16,12 @@ from ludus.envs.humanoid.starts import StartWeights
 from ludus.errors import CheckpointError
 
 
-def start_weights(floor: float = 0.1, smoothing: float = 0.5) -> StartWeights:
+def start_weights(floor: float = 0.1, smoothing: float = 0.5, longest: float = 10.0) -> StartWeights:
     """Parts: 0–3 of a clip of 3.5 s, 4–6 of a loop of 2.4 s, 7 of a loop of 0.8 s."""
     clips = [
         standing_clip("long", seconds=3.5), walk_clip("loop", seconds=2.4), walk_clip("short", seconds=0.8)
     ]  # fmt: skip
-    return StartWeights(MotionLibrary(clips, 5.0), floor, smoothing)
+    return StartWeights(MotionLibrary(clips, 5.0), floor, smoothing, longest=longest)
 
 
 def learn(weights: StartWeights, *episodes: tuple[int, float, bool]) -> None:
@@ -135,22 +135,23 @@ def test_a_clips_failures_count_per_attempt() -> None:
 
 
 # Loops beside clips that end ---------------------------------------------------------------------------
-def practised(weights: StartWeights, followed: dict[int, float], longest: float = 10.0) -> Tensor:
+def practised(weights: StartWeights, followed: dict[int, float], longest: float) -> Tensor:
     """[clips] seconds of training by many draws, where each clip is lost after so long."""
     clip, time = draws(weights)
-    left = torch.where(weights._loops[clip], longest, weights._durations[clip] - time)
+    left = torch.where(weights._loops[clip], longest, weights._durations[clip] - time).clamp(max=longest)
     lost = torch.tensor([followed.get(number, math.inf) for number in range(3)], dtype=torch.float64)
     return torch.zeros(3, dtype=torch.float64).index_add_(0, clip, torch.minimum(left, lost[clip]))
 
 
+@pytest.mark.parametrize("longest", [10.0, 2.0])
 @pytest.mark.parametrize("followed", [{}, {0: 1.2}, {1: 2.0}, {0: 0.4, 1: 0.8, 2: 2.5}])
-def test_loops_are_practised_for_as_long_as_clips_that_end(followed: dict[int, float]) -> None:
-    weights = start_weights()
-    lasted = [followed.get(number, longest) for number, longest in enumerate((3.5, 10.0, 10.0))]
+def test_loops_are_practised_for_as_long_as_clips_that_end(followed: dict[int, float], longest: float) -> None:
+    weights = start_weights(longest=longest)
+    lasted = [followed.get(number, whole) for number, whole in enumerate((3.5, 10.0, 10.0))]
     ended = torch.tensor([lasted[0], lasted[1], lasted[2] + 0.7], dtype=torch.float64)
     began = torch.tensor([0.0, 0.0, 0.7], dtype=torch.float64)
     weights.learn(torch.arange(3), began, ended, torch.zeros(3, dtype=torch.bool))
-    times = practised(weights, followed)
+    times = practised(weights, followed, longest)
     np.testing.assert_allclose(times / times.sum(), 1 / 3, atol=0.01)
     assert float(weights.shares().sum()) == pytest.approx(1.0)
 

@@ -30,7 +30,16 @@ class StartWeights:
     than 1 / enough.
     """
 
-    def __init__(self, library: MotionLibrary, floor: float, smoothing: float, spread: float = 0.0) -> None:
+    def __init__(
+        self,
+        library: MotionLibrary,
+        floor: float,
+        smoothing: float,
+        spread: float = 0.0,
+        longest: float = math.inf,
+    ) -> None:
+        """`longest`: seconds of a training's episodes, at most."""
+        self._longest = longest
         self._floor, self._smoothing, self._enough = floor, smoothing, max(1.0, spread * len(library))
         self._clips = [{"name": c.name, "seconds": round(c.duration, 6), "loop": c.loop} for c in library.clips]
         device = library.device
@@ -78,6 +87,7 @@ class StartWeights:
     def _balance(self, clip: Tensor, seconds: Tensor, attempts: Tensor) -> None:
         """What starts of loops are worth beside those of clips that end, by how long they were followed."""
         # A training begins anywhere in a clip: where that ends before the policy fails, the episode does, too.
+        seconds = seconds.clamp(max=self._longest)
         cut = torch.where(self._loops[clip], 0.0, seconds.square() / (2 * self._durations[clip]))
         practised = torch.zeros_like(attempts).index_add_(0, clip, seconds - cut) / attempts.clamp(min=1)
         ends = (attempts > 0) & ~self._loops

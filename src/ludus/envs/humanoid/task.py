@@ -85,7 +85,11 @@ class HumanoidTask(SimTask):
         self._end_effectors = torch.tensor(body.end_effectors, device=self.device)
         self._mean_pose = library.mean_pose()
         self.starts = StartWeights(
-            library, config.resample_floor, config.resample_smoothing, config.resample_spread
+            library,
+            config.resample_floor,
+            config.resample_smoothing,
+            config.resample_spread,
+            longest=config.max_steps * body.dt,
         )
         self.memory = {
             "clip": torch.zeros(self.num_rows, dtype=torch.int64, device=self.device),
