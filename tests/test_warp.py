@@ -84,6 +84,28 @@ def simulator() -> Callable[..., WarpSimulator]:
     return get
 
 
+# Kernels ----------------------------------------------------------------------------------------
+PENDULUM = """<mujoco><worldbody><body><joint type="hinge" axis="0 1 0"/>
+<geom type="capsule" size="0.05" fromto="0 0 0 0 0 -1" contype="0" conaffinity="0"/></body></worldbody></mujoco>"""
+
+
+def test_the_start_compiles_all_that_steps_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = WarpSimulator(mujoco.MjModel.from_xml_string(PENDULUM), SIMS, 2, "cpu", "positions")
+    load, late = warp.Module.load, []
+
+    def watched(module: Any, *given: Any, **named: Any) -> Any:
+        known = len(module.execs)
+        loaded = load(module, *given, **named)
+        late.extend([module.name] * (len(module.execs) - known))
+        return loaded
+
+    monkeypatch.setattr(warp.Module, "load", watched)
+    sim.begin_step()
+    sim.forward()
+    assert not late
+    assert sim.field("time").unique().tolist() == pytest.approx([2 * sim.model.opt.timestep])  # and they do run
+
+
 def slow(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 

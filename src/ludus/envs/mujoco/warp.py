@@ -25,6 +25,7 @@ import warp as wp
 from torch import Tensor
 
 from ludus.envs.mujoco.model_fields import CONSTANT_INPUTS, load_model_fields, saved_model
+from ludus.envs.mujoco.warp_kernels import compile_kernels
 from ludus.envs.vec import State
 
 # What a simulator brings up to date after a step. "positions": where bodies, geoms and sites are, the least work.
@@ -125,7 +126,18 @@ class WarpSimulator:
         self._state_fields = [name for name, size in self._state_sizes() if size]
         self._defaults = {name: self.field(name)[:1].clone() for name in self._state_fields}
         self._defaults["qpos"].copy_(torch.as_tensor(model.qpos0)[None])
+        self._compile()
         self.reset(torch.ones(num_sims, dtype=torch.bool, device=self.device))
+        self.forward()
+
+    def _compile(self) -> None:
+        options = self.warp_model.opt
+        asks, options.graph_conditional = options.graph_conditional, False  # who is done: without results never
+        compile_kernels(self._all_stages, self._wp_device)
+        options.graph_conditional = asks
+
+    def _all_stages(self) -> None:
+        self.begin_step()
         self.forward()
 
     # Fields -------------------------------------------------------------------------------------
