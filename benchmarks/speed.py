@@ -26,10 +26,10 @@ from mujoco.batch import Batch
 import ludus
 from ludus.algorithms.ppo.config import PPOTrainConfig
 from ludus.config import CheckpointConfig, EvalConfig, LogConfig, LoopConfig
-from ludus.envs import available_cores
 from ludus.envs.kuka.scripted import scripted_action
 from ludus.envs.kuka.task import SUBSTEPS, KukaPickPlace
 from ludus.presets import find_preset
+from ludus.ranks import available_cores
 from ludus.show.console import Console
 from ludus.training.callbacks import Callback
 from ludus.training.loop import Trainer

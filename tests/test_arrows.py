@@ -44,7 +44,7 @@ MAP = {
     "trust",
     "setting_names": "algorithms.registry config errors",
     "settings": "algorithms.registry config config_files envs.config errors policies setting_names",
-    "presets": "algorithms config data.config declared envs errors policies",
+    "presets": "algorithms config data.config declared envs errors policies ranks",
     "saved_run": "algorithms.registry config config_files errors policies ranges settings training trust",
     "rewards": "algorithms data errors policies saved_run show training",
     "recording": "data envs errors saved_run",
@@ -53,7 +53,7 @@ MAP = {
     "export": "envs.interface envs.row_space errors export_tracker onnx_files policies saved_run "
     "training.run_facts version",
     "viewing": "envs errors policies show training",
-    "provenance": "config envs errors presets version",
+    "provenance": "config envs errors presets ranks version",
     "measuring": "config config_files envs errors policies presets ranges saved_run show training viewing",
     "comparing": "config config_files envs.config errors files listing measuring show training.run_facts "
     "training.run_folder",
@@ -65,7 +65,7 @@ MAP = {
     "run_end": "algorithms.registry config envs errors files measuring new_runs run_pages saved_run show training",
     "runs": "algorithms.registry children config envs errors files launchers measuring new_runs presets "
     "provenance ranks run_end saved_run settings show stages training trust",
-    "placing": "children envs errors",
+    "placing": "children errors ranks",
     "ray_processes": "children errors ranks training",
     "ray_cluster": "children errors ranks ray_processes saved_run training",
     "seed_processes": "errors files placing ranks run_end show training",

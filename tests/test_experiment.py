@@ -17,13 +17,13 @@ import pytest
 
 import ludus
 from ludus import placing
-from ludus.envs import available_cores
 from ludus.errors import ConfigError
 from ludus.experiment import Outcome, resume_seeds, seeds_of, train_seeds
 from ludus.new_runs import create_run
 from ludus.placing import Here
 from ludus.presets import find_preset
 from ludus.ranges import read_seeds
+from ludus.ranks import available_cores
 from ludus.seed_processes import Pool, Seed
 from ludus.show.console import Console
 from ludus.show.results import Measurement

@@ -24,10 +24,10 @@ from ludus.algorithms.on_policy import update_data
 from ludus.algorithms.on_policy.collector import Collector
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.ppo.job import PPOJob
-from ludus.envs import available_cores
 from ludus.policies import normalizer
 from ludus.presets import find_preset
 from ludus.rank_meeting import Seat, meet
+from ludus.ranks import available_cores
 from ludus.settings import apply_overrides
 from ludus.training import evaluator
 from rank_processes import Link, on_ranks

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from ludus.children import start_command
-from ludus.envs import available_cores
 from ludus.errors import ConfigError
+from ludus.ranks import available_cores
 
 
 class Placed(Protocol):

@@ -16,10 +16,10 @@ import psutil
 import torch
 
 from ludus.config import TrainConfig, flat, to_dict
-from ludus.envs import available_cores
 from ludus.envs.config import name_in
 from ludus.errors import LudusError, plain_text
 from ludus.presets import find_preset
+from ludus.ranks import available_cores
 from ludus.version import __version__
 
 _GIT_SECONDS = 5.0

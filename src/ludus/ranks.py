@@ -116,6 +116,15 @@ def core_sharers() -> int:
     return _Here.core_sharers
 
 
+def available_cores() -> int:
+    """Cores this process may use, which containers and schedulers limit below the machine's number.
+
+    Ranks that have the same ones share them out among them.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // core_sharers())
+
+
 def is_alone() -> bool:
     """Whether this process is no rank. One that has joined talks to all ranks, be it itself alone."""
     return _Here.transport is None

@@ -10,8 +10,8 @@ import time
 import torch
 
 from ludus.commands.arguments import Verb, call
-from ludus.envs import available_cores
 from ludus.errors import LudusError
+from ludus.ranks import available_cores
 
 _EXTRAS = {
     "viz": (["viser", "mjviser"], "ludus play and the 3-D replay"),

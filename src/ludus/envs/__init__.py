@@ -4,7 +4,6 @@ What makes an environment is imported when one is made: settings are read withou
 """
 
 import dataclasses
-import os
 from typing import TYPE_CHECKING, Any
 
 from ludus import ranks
@@ -48,7 +47,7 @@ def make_vec_env(
     check_fields(dataclasses.replace(config, **asked), "env.")
     if num_envs < 1:
         raise ConfigError(f"A group needs at least 1 environment, not {num_envs}.")
-    threads = getattr(config, "threads", 0) or available_cores()
+    threads = getattr(config, "threads", 0) or ranks.available_cores()
     match config:
         case KukaConfig() if config.goals:
             from ludus.envs.kuka.goals import KukaGoals
@@ -158,12 +157,3 @@ def display_of(config: EnvConfig) -> Display:
     from ludus.envs.humanoid.display import humanoid_display
 
     return humanoid_display(config)
-
-
-def available_cores() -> int:
-    """Cores this process may use, which containers and schedulers limit below the machine's number.
-
-    Ranks that have the same ones share them out among them.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // ranks.core_sharers())

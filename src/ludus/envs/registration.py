@@ -16,7 +16,6 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from ludus.envs import available_cores
 from ludus.envs.abilities import goals_of
 from ludus.envs.goals import Judge
 from ludus.envs.kuka.config import KukaConfig
@@ -24,6 +23,7 @@ from ludus.envs.kuka.goals import KukaGoals
 from ludus.envs.kuka.task import KukaPickPlace
 from ludus.envs.mujoco.task import SimTask
 from ludus.envs.row_space import RowSpace
+from ludus.ranks import available_cores
 
 
 def single_kuka(render_mode: str | None = None, **settings: Any) -> "SingleEnv | SingleGoalEnv":

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.config import EvalConfig, LoopConfig
-from ludus.envs import available_cores
 from ludus.envs.given import Given, given
 from ludus.envs.gym.config import GymConfig
 from ludus.envs.gym.finding import find_spec
@@ -13,6 +12,7 @@ from ludus.envs.importing import is_given
 from ludus.policies.config import PolicyConfig
 from ludus.presets import locomotion
 from ludus.presets.preset import Preset
+from ludus.ranks import available_cores
 
 _DEFAULT = PPOTrainConfig(
     policy=PolicyConfig(hidden=(64, 64)),

@@ -40,7 +40,7 @@ class Cameras(Generic[M]):
 
     def __init__(self, painter: type, arguments: tuple[Any, ...], workers: int = 0) -> None:
         self._recipe = painter, *arguments
-        self._count = workers or max(1, min((os.cpu_count() or 1) // ranks.core_sharers(), _MOST_WORKERS))
+        self._count = workers or min(ranks.available_cores(), _MOST_WORKERS)
         self._workers: list[tuple[Any, Connection]] = []
 
     def __enter__(self) -> Self:

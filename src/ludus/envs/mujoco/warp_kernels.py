@@ -10,7 +10,7 @@ from typing import Any
 
 import warp as wp
 
-from ludus.envs import available_cores
+from ludus.ranks import available_cores
 
 _MOST_AT_ONCE = 8  # compilers; each takes up to a gigabyte, and one kernel takes as long as all others
 
