@@ -5,7 +5,6 @@ metrics; an epoch ends with an evaluation and a checkpoint. Everything a run is 
 run goes on as if nothing had happened.
 """
 
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +26,6 @@ from ludus.errors import (
     UnsavedError,
     plain_text,
 )
-from ludus.files import persistently, write_whole
 from ludus.policies.policy import Policy
 from ludus.show.console import Console
 from ludus.show.machine import Machine
@@ -40,7 +38,6 @@ from ludus.training.checkpoint import (
     best_checkpoint,
     checkpoint_path,
     checkpoints_in,
-    dump_tensors,
     load_model_weights,
     mark_best,
     newest_intact,
@@ -53,6 +50,7 @@ from ludus.training.counters import Counters, counters_from
 from ludus.training.device import prepare_device
 from ludus.training.evaluator import judged_task
 from ludus.training.forecast import Stopwatch, device_line, disk_line
+from ludus.training.health import FaultWarnings, gradients_well, refuse_different_weights, weights_finite
 from ludus.training.interrupt import Interrupt
 from ludus.training.job import Job
 from ludus.training.progress import Progress
@@ -120,7 +118,7 @@ class Trainer:
         self._unsaved = 0  # checkpoints in a row that could not be written
         self._logs = RunLogs(run_dir, self.job.batch_loss, console, config.log.every_row)
         self._row_at = (time.perf_counter(), 0)  # when and at which step the last row was written
-        self._warned_of: set[str] = set()
+        self._faults = FaultWarnings(console.warning)
         self._machine, self._stopwatch = Machine(), Stopwatch()
 
     @property
@@ -251,7 +249,7 @@ class Trainer:
         metrics = self.job.iteration(done, done / plan.total_iterations, self._progress)
         last = done + 1 == plan.total_iterations
         ends_cycle = (done + 1) % plan.iterations_per_cycle == 0 or last
-        if (self.job.waits or ends_cycle) and not self._healthy(metrics):
+        if (self.job.waits or ends_cycle) and not self._well(metrics):
             self._roll_back()
             return True
         self.counters.iteration += 1
@@ -284,7 +282,7 @@ class Trainer:
         self._log_batches()
         row = self._row(train)
         self._write(row)
-        self._warn_of_faults(row)
+        self._faults.look(self.job, row)
         tested = self._test() if self.config.eval.each_cycle else {}
         shown = row | tested
         self.console.state.logged = tuple(self._logged.names)
@@ -313,18 +311,11 @@ class Trainer:
             self.console.evaluation(self.step, metrics)
             metrics |= self.job.other_names(metrics, seconds)
             self._write(metrics)
-            self._write_table()
+            self._logs.write_table(self.job.table(), self.step)
             self._logs.add_episodes(
                 self.job.evaluated_episodes(), self.job.start_words(), self.step, self.counters
             )
         return metrics
-
-    def _write_table(self) -> None:
-        """evaluation.json: the newest evaluation, kind by kind of episode."""
-        if ranks.is_first() and (table := self.job.table()):
-            text = json.dumps({"step": self.step, "rows": table}, indent=1)
-            self.run_dir.mkdir(parents=True, exist_ok=True)  # which may have been deleted
-            persistently(lambda: write_whole(self.run_dir / "evaluation.json", text))
 
     def _conclude(self, metrics: dict[str, float], always_save: bool) -> bool:
         """After an evaluation: keep what is the best so far."""
@@ -479,24 +470,12 @@ class Trainer:
         return checkpoint
 
     def _save_at_once(self) -> Path:
-        self._refuse_different_weights()
+        refuse_different_weights(self.job, self.step)
 
         def own() -> State:
             return own_part(self.job.state(whole=True), self.job.own_paths())
 
         return save_together(self.checkpoints, self.step, own, lambda parts: self._save_files(True, parts))
-
-    def _refuse_different_weights(self) -> None:
-        """Ranks whose weights differ in a single bit no longer train one policy."""
-        if ranks.size() == 1:
-            return
-        bits = [weights.detach().flatten().view(torch.int16).sum() for weights in self.job.weights()]
-        everyones = ranks.gather(torch.stack(bits))
-        if bool(everyones.ne(everyones[0]).any()):
-            raise TrainingError(
-                f"The ranks have come apart: at step {self.step:,} their weights differ. Train with --procs 1. An "
-                "algorithm of your own must call the optimiser's average() before each step()."
-            )
 
     def _save_files(self, whole: bool, parts: Sequence[Path] = ()) -> Path:
         self.counters.seconds = time.perf_counter() - self._since
@@ -522,7 +501,7 @@ class Trainer:
             return
         if isinstance(error, CheckpointError) or self.step == 0 or not hasattr(self, "job"):  # of the next stage
             return
-        if checkpoint_path(self.checkpoints, self.step).exists() or not self._weights_finite():
+        if checkpoint_path(self.checkpoints, self.step).exists() or not weights_finite(self.job):
             return
         try:
             self.console.message(f"Saved an emergency checkpoint: {self._save(whole=False)}")
@@ -575,29 +554,8 @@ class Trainer:
             )
 
     # Trouble ------------------------------------------------------------------------------------
-    def _warn_of_faults(self, row: dict[str, float]) -> None:
-        """The first time that they happen."""
-        for name, advice in self.job.fault_advice().items():
-            if row.get(name, 0) > 0 and name not in self._warned_of:
-                self._warned_of.add(name)
-                self.console.warning(f"{name}: {row[name]:.0f} {advice}")
-
-    def _healthy(self, metrics: dict[str, Tensor]) -> bool:
-        """False when the updates asked about did no good at all; what they learned from is kept for inspection."""
-        skipped = int(metrics.get("train/skipped_updates", 0))
-        if skipped == 0:
-            return True
-        if skipped < self.job.judged_batches / 2 and self._weights_finite():
-            self.console.warning(f"{skipped} gradients were not finite and were skipped (step {self.step:,}).")
-            return True
-        of_rank = "" if ranks.is_first() else f"_rank_{ranks.rank()}"
-        path = self.run_dir / "nan_dump" / f"step_{self.step:09d}{of_rank}.safetensors"
-        dump_tensors(path, self.job.suspects())
-        self.console.warning(f"{skipped} gradients were not finite; what they were taken of is kept in {path}.")
-        return False
-
-    def _weights_finite(self) -> bool:
-        return all(bool(torch.isfinite(weights).all()) for weights in self.job.weights())
+    def _well(self, metrics: dict[str, Tensor]) -> bool:
+        return gradients_well(self.job, metrics, self.step, self.run_dir, self.console.warning)
 
     def _roll_back(self) -> None:
         """Return to the newest checkpoint, or to the beginning, with half the learning rate."""

@@ -1,8 +1,9 @@
-"""What a run writes beside its metrics: the loss of every batch, the episodes of every evaluation.
+"""What a run writes beside its metrics: the loss of every batch, evaluations and their episodes.
 
 How far the files go is in the counters of a checkpoint. A resumed run cuts off what it will make again.
 """
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from ludus import ranks
 from ludus.config import Plan
-from ludus.files import TRANSIENT
+from ludus.files import TRANSIENT, persistently, write_whole
 from ludus.show.batch_log import BatchLog
 from ludus.show.console import Console
 from ludus.show.episode_log import MOST_BYTES, EpisodeLog
@@ -28,6 +29,7 @@ class RunLogs:
 
     def __init__(self, run_dir: Path, batch_loss: str, console: Console, every_batch: bool) -> None:
         self._console, self._batch_loss, self._every_batch = console, batch_loss, every_batch
+        self._run_dir = run_dir
         self._batches = BatchLog(run_dir / f"{batch_loss}.f32")
         self._episodes = EpisodeLog(run_dir / EPISODES)
         self._recent: list[float] = []
@@ -72,6 +74,13 @@ class RunLogs:
                 f"batch{'es' * (batches > 1)}"
             )
         counters.epoch_loss, counters.epoch_batches = 0.0, 0
+
+    def write_table(self, table: list[dict[str, Any]], step: int) -> None:
+        """evaluation.json: the newest evaluation, kind by kind of episode."""
+        if table and ranks.is_first():
+            text = json.dumps({"step": step, "rows": table}, indent=1)
+            self._run_dir.mkdir(parents=True, exist_ok=True)  # which may have been deleted
+            persistently(lambda: write_whole(self._run_dir / "evaluation.json", text))
 
     def add_episodes(
         self, records: list[dict[str, Any]], words: dict[str, list[str]], step: int, counters: Counters
