@@ -18,6 +18,7 @@ from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.feedforward import Moving
 from ludus.envs.humanoid.flight import launches
 from ludus.envs.humanoid.motions import MotionLibrary
+from ludus.errors import CheckpointError
 from ludus.training.evaluator import evaluate
 from test_feedforward import parts_of, swinging
 
@@ -192,6 +193,9 @@ def test_what_is_followed_closely_is_to_stay_so() -> None:
     assert env._is_lost(off).tolist() == [False, True, False, True]
     env.load_state(state)
     assert env._limits.tolist() == pytest.approx([0.25, 0.25, 0.5, 0.5, 0.25, 0.32])
+    state["limits"][1] = torch.nan
+    with pytest.raises(CheckpointError, match="damaged"):
+        env.load_state(state)
     env.close()
 
 

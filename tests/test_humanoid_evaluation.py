@@ -212,8 +212,10 @@ def test_an_episode_that_is_cut_has_not_succeeded_and_stands_in_the_table() -> N
     assert result.summary()["success_rate"] == 0.5
     lines = env.tabulate(result.metrics, result.labels)
     assert [(line["clip"], line["success_rate"]) for line in lines] == [("long", 0.0), ("short", 1.0)]
-    assert env.adapt(result.metrics, result.labels)
-    assert env.starts.shares()[0] > env.starts.shares()[1]
+    played = result.played_out()
+    assert played.returns == [result.returns[place] for place in range(2) if place not in result.cut]
+    assert env.adapt(played.metrics, played.labels)
+    assert env.starts.failures.tolist() == [0] * len(env.starts.failures)  # nobody knows of the long one
 
 
 def test_whoever_lost_the_reference_and_found_back_has_not_followed_it() -> None:
@@ -229,6 +231,35 @@ def test_whoever_lost_the_reference_and_found_back_has_not_followed_it() -> None
     assert step.truncated.all()
     fresh = env.step(torch.zeros(1, 28))
     assert fresh.metrics["success"].all()
+
+
+@pytest.mark.parametrize("terminations", [{}, {"lost": None}])
+def test_starts_move_to_where_the_reference_was_lost_even_where_the_episode_goes_on(
+    terminations: dict[str, Any],
+) -> None:
+    env = make([standing_clip(seconds=4.0)], evaluation=True, terminations=terminations)
+    env.reset(0)
+    away = env.sim.field("qpos")
+    place = away[0, 0].clone()
+    for number in range(1, 121):
+        away[0, 0] = place + (2.0 if number > 75 else 0.0)
+        step = env.step(torch.zeros(1, 28))
+        if step.done.any():
+            break
+    told = {name: values.tolist() for name, values in step.metrics.items()}
+    training = make([standing_clip(seconds=4.0)], resample_smoothing=1.0)
+    training.adapt({"success": told["success"]}, {name: told[name] for name in env.labels})
+    assert training.starts.failures.tolist() == [0, 0.5, 0.5, 0]
+
+
+def test_starts_are_even_where_a_resumed_run_no_longer_moves_them() -> None:
+    clips = [standing_clip("a"), standing_clip("b")]
+    moved = make(clips)
+    ends = torch.tensor([0.5, 1.0], dtype=torch.float64)
+    moved.starts.learn(torch.arange(2), torch.zeros_like(ends), ends, torch.tensor([True, False]))
+    even = make(clips, resample=False)
+    even.load_lessons(moved.lessons())
+    assert even.starts.shares().tolist() == [0.5, 0.5]
 
 
 def after_three_steps(task: MimicTask) -> Tensor:

@@ -116,6 +116,13 @@ def test_half_of_the_blame_is_on_the_part_before() -> None:
     assert weights.failures.tolist() == [0, 0, 0.5, 0.5, 0, 0, 0, 0]
 
 
+def test_the_part_in_which_it_was_lost_is_blamed_where_the_episode_went_on() -> None:
+    weights = start_weights(smoothing=1.0)
+    zero, ended = torch.zeros(1).double(), torch.tensor([3.5]).double()
+    weights.learn(torch.tensor([0]), zero, ended, torch.tensor([True]), torch.tensor([1.2]).double())
+    assert weights.failures.tolist() == [0.5, 0.5, 0, 0, 0, 0, 0, 0]
+
+
 def test_parts_of_looping_clips_wrap_around() -> None:
     weights = start_weights(smoothing=1.0)
     learn(weights, FINE[0], (1, 2 * 2.4 + 1.2, True), FINE[2])
@@ -169,6 +176,15 @@ def test_what_starts_are_worth_is_told_by_the_newest_evaluation_alone() -> None:
     assert torch.equal(other.probability, weights.probability)
 
 
+@pytest.mark.parametrize("frames_a_second", [60, 120])
+def test_a_clip_shorter_than_a_control_step_leaves_loops_their_starts(frames_a_second: int) -> None:
+    clip = replace(standing_clip("short", seconds=2 / frames_a_second, fps=frames_a_second), loop=False)
+    weights = StartWeights(MotionLibrary([clip, walk_clip("loop")], 1.0), 0.1, 0.5)
+    ended = torch.tensor([1 / 30, 10.0], dtype=torch.float64)
+    weights.learn(torch.arange(2), torch.zeros_like(ended), ended, torch.zeros(2, dtype=torch.bool))
+    assert float(weights.shares().min()) > 0
+
+
 def test_loops_alone_are_alike() -> None:
     weights = StartWeights(MotionLibrary([walk_clip("a"), walk_clip("b")], 1.0), 0.1, 0.5)
     weights.learn(torch.arange(2), torch.zeros(2).double(), torch.tensor([10.0, 0.5]).double(), torch.zeros(2) > 0)
@@ -197,6 +213,19 @@ def test_weights_of_clips_in_another_order_are_refused() -> None:
     one, other = (StartWeights(MotionLibrary(c, 1.0), 0.1, 0.5) for c in (clips, clips[::-1]))
     with pytest.raises(CheckpointError, match="another order"):
         other.load_state(one.state())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -0.5, 2.0])
+@pytest.mark.parametrize("name", ["failures", "worth"])
+def test_weights_that_make_no_sense_are_refused(name: str, value: float) -> None:
+    weights = start_weights()
+    state = weights.state()
+    state[name][1] = value
+    with pytest.raises(CheckpointError, match="damaged"):
+        weights.load_state(state)
+    state[name] = state[name][:1]
+    with pytest.raises(CheckpointError, match="damaged"):
+        weights.load_state(state)
 
 
 def test_weights_come_back_from_their_state() -> None:

@@ -58,7 +58,7 @@ class Evaluation:
         return known._means() | told
 
     def _chosen(self, places: Sequence[int]) -> "Evaluation":
-        """Some of the episodes, for means over them."""
+        """Some of the episodes."""
         return Evaluation(
             returns=[self.returns[i] for i in places],
             lengths=[self.lengths[i] for i in places],
@@ -66,6 +66,10 @@ class Evaluation:
             labels={name: [values[i] for i in places] for name, values in self.labels.items()},
             cut={new for new, i in enumerate(places) if i in self.cut},
         )
+
+    def played_out(self) -> "Evaluation":
+        """The episodes that came to their end: of those that were cut nobody knows whether they would fail."""
+        return self._chosen([i for i in range(len(self.returns)) if i not in self.cut]) if self.cut else self
 
     def _means(self) -> dict[str, float]:
         result: dict[str, float] = {}

@@ -108,7 +108,9 @@ class OnPolicyJob(Job):
             self._adapt(self._evaluator.measure(deterministic=True))
 
     def _adapt(self, evaluation: Evaluation) -> None:
-        self.collector.adapt(evaluation.metrics, evaluation.labels)
+        played = evaluation.played_out()
+        if played.returns:
+            self.collector.adapt(played.metrics, played.labels)
 
     def _learn(self, segments: Segments, progress: float, on_batch: OnBatch) -> dict[str, Tensor]:
         """All gradient steps that a rollout is good for."""

@@ -81,7 +81,8 @@ class HumanoidConfig(TermSettings):
     """m; an episode of training ends when any body is farther from its reference."""
     strict_termination: Annotated[float, Range(0, 1_000_000)] = 0.0
     """m; a closer limit for episodes that begin in a second of a clip from which the newest evaluation followed:
-    as far as it was off, at least this, at most `termination`. 0: `termination` everywhere."""
+    as far as it was off, at least this, at most `termination`. Seconds in which none began take the farthest of
+    their clip. 0: `termination` everywhere."""
     reward: TrackingReward = field(default_factory=TrackingReward)
     """Of goal track: the usual weights of its reward terms, and how sharply they fall."""
     discriminate: Literal["nothing", "motion", "error"] = "nothing"
@@ -94,7 +95,7 @@ class HumanoidConfig(TermSettings):
     """Environment steps between such changes, each after an evaluation of its own; 0: after every evaluation."""
     resample_floor: Annotated[float, SHARE] = 0.1
     """Share of the starts that stays spread evenly over the clips, whatever fails. Once evaluations tell how long
-    loops are followed, these get fewer: all are practised for as many steps."""
+    loops are followed, these get fewer: no loop is practised for longer than clips that end are on average."""
     resample_spread: Annotated[float, SHARE] = 0.0
     """Share of the clips that must fail before failures draw all starts that the floor leaves; 0: one is enough.
     With 1,000 clips take 0.05: a few that nobody can follow do not take the others' starts."""

@@ -16,7 +16,7 @@ from ludus.envs.mujoco.simulator import Simulator
 from ludus.envs.mujoco.task import Rows, Score
 from ludus.envs.mujoco.terms import Table, Term
 from ludus.envs.vec import State
-from ludus.errors import ConfigError
+from ludus.errors import CheckpointError, ConfigError
 
 
 def reward_terms(r: TrackingReward) -> Table:
@@ -93,6 +93,7 @@ class MimicTask(HumanoidTask):
         lost = self.terminations.terms.get("lost")
         if lost is None or lost.own:  # then an episode goes on, and may find back
             self.memory["followed"] = torch.zeros(self.num_rows, dtype=torch.int64, device=self.device)
+            self.labels = (*self.labels, *["lost"] * evaluation)
 
     def _new_measures(self) -> TrackingMeasures:
         return TrackingMeasures(self.num_rows, len(self.body.key), self.body.dt, self.device)
@@ -211,6 +212,8 @@ class MimicTask(HumanoidTask):
         clip = self.memory["clip"]
         labels = {"weight": 1 / self._tries[clip], "clip": clip.float()}
         labels |= {"began": self._plan[1].float(), "ended": self.memory["time"].float()}
+        if "lost" in self.labels:
+            labels["lost"] = (self._plan[1] + (followed + 1) * self.body.dt).float()
         if self.config.strict_termination:
             # A copy: rows that have ended begin anew before anybody reads it.
             labels["farthest"] = self._measures.farthest.clone()
@@ -271,7 +274,7 @@ class MimicTask(HumanoidTask):
             told["clip"][len(told["clip"]) // 2 :] += seen
         clip = told["clip"].long()
         if self.config.resample:
-            self.starts.learn(clip, told["began"], told["ended"], told["failed"] > 0)
+            self.starts.learn(clip, told["began"], told["ended"], told["failed"] > 0, told.get("lost"))
         if self.config.strict_termination:
             farthest = told["farthest"].masked_fill(told["failed"] > 0, torch.inf)
             self._be_strict(clip, told["began"], farthest.nan_to_num(torch.inf))
@@ -304,6 +307,8 @@ class MimicTask(HumanoidTask):
         if self.config.strict_termination:
             self._limits.fill_(self.config.termination)  # a run that had no such rule, or another, knows none
             if "limits" in lessons and lessons["limits"].shape == self._limits.shape:
+                if not bool((lessons["limits"] > 0).all()):
+                    raise CheckpointError("Its limits of how far off an episode may be are damaged.")
                 self._limits.copy_(lessons["limits"])
 
     def tabulate(self, metrics: dict[str, list[float]], labels: dict[str, list[float]]) -> list[dict[str, Any]]:

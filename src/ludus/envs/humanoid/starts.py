@@ -18,7 +18,8 @@ class StartWeights:
     """The probability of each part (of one second) of each clip.
 
     At first all clips are alike, whatever their length. A loop is followed on and on, another clip to its end:
-    once evaluations tell how long, loops get the fewer starts, so that both are practised for as many steps.
+    once evaluations tell how long, a loop gets the fewer starts, so that it is practised for no longer than clips
+    that end are on average.
     Failures, smoothed over evaluations, draw the starts towards themselves, the more the more there are:
 
         p = (1 − hard) · even + hard · failures / total        hard = (1 − floor) · min(1, total / enough)
@@ -70,15 +71,17 @@ class StartWeights:
         part = (time / BIN_SECONDS).long().clamp(min=0)
         return self._first[clip] + torch.minimum(part, self._count[clip] - 1)
 
-    def learn(self, clip: Tensor, began: Tensor, ended: Tensor, failed: Tensor) -> None:
-        """From an evaluation's episodes: [n] clip, [n] seconds at which it began and ended, [n] bool whether by
-        failing.
+    def learn(
+        self, clip: Tensor, began: Tensor, ended: Tensor, failed: Tensor, lost: Tensor | None = None
+    ) -> None:
+        """From an evaluation's episodes: [n] clip, [n] seconds at which it began and ended, [n] bool whether it
+        failed, and [n] seconds at which, where that does not end it.
         """
         attempts = torch.zeros(len(self._count), dtype=torch.float64, device=clip.device)
         attempts.index_add_(0, clip, torch.ones_like(ended))
         self._balance(clip, ended - began, attempts)
         blame = failed.double() / attempts[clip]
-        part = self.part_at(clip, ended)
+        part = self.part_at(clip, ended if lost is None else lost)
         rates = torch.zeros_like(self.failures).index_add_(0, part, (1 - _BLAME_BEFORE) * blame)
         rates.index_add_(0, self._part_before(clip, part), _BLAME_BEFORE * blame)
         self.failures.lerp_(rates, self._smoothing)
@@ -87,8 +90,11 @@ class StartWeights:
     def _balance(self, clip: Tensor, seconds: Tensor, attempts: Tensor) -> None:
         """What starts of loops are worth beside those of clips that end, by how long they were followed."""
         # A training begins anywhere in a clip: where that ends before the policy fails, the episode does, too.
-        seconds = seconds.clamp(max=self._longest)
-        cut = torch.where(self._loops[clip], 0.0, seconds.square() / (2 * self._durations[clip]))
+        loops, durations = self._loops[clip], self._durations[clip]
+        # A single step of an evaluation may be longer than the clip.
+        longest = torch.where(loops, torch.inf, durations).clamp(max=self._longest)
+        seconds = torch.minimum(seconds, longest)
+        cut = torch.where(loops, 0.0, seconds.square() / (2 * durations))
         practised = torch.zeros_like(attempts).index_add_(0, clip, seconds - cut) / attempts.clamp(min=1)
         ends = (attempts > 0) & ~self._loops
         loops = (attempts > 0) & self._loops
@@ -123,7 +129,7 @@ class StartWeights:
     def state(self) -> State:
         return {"failures": self.failures.clone(), "worth": self._worth.clone(), "clips": self._clips}
 
-    def load_state(self, state: State) -> None:
+    def refuse_other_clips(self, state: State) -> None:
         """The clips are not in a checkpoint; which ones they were is, since the failures are theirs."""
         changes = _changes(state.get("clips", self._clips), self._clips)  # older checkpoints do not say
         if changes:
@@ -131,10 +137,23 @@ class StartWeights:
             raise CheckpointError(
                 f"The clips are not those this run began with ({told}): put them back, or begin a new run."
             )
-        self.failures.copy_(state["failures"])
-        self._worth.copy_(state.get("worth", torch.ones_like(self._worth)))  # older checkpoints have none
+
+    def load_state(self, state: State) -> None:
+        self.refuse_other_clips(state)
+        failures = state["failures"]
+        worth = state.get("worth", torch.ones_like(self._worth))  # which older checkpoints lack
+        shaped = failures.shape == self.failures.shape and worth.shape == self._worth.shape
+        if not (shaped and _within(failures, 0, 1) and _within(worth, 0, 1) and worth.all()):
+            raise CheckpointError("What it knows of where episodes should start makes no sense: it is damaged.")
+        self.failures.copy_(failures)
+        self._worth.copy_(worth)
         self._even.copy_(self._evenly())
         self._refresh()
+
+
+def _within(values: Tensor, least: float, most: float) -> bool:
+    """No NaN is."""
+    return bool(((values >= least) & (values <= most + 1e-9)).all())
 
 
 def _changes(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:

@@ -310,7 +310,10 @@ class HumanoidTask(SimTask):
         return {"starts": self.starts.state()}
 
     def load_lessons(self, lessons: State) -> None:
-        self.starts.load_state(lessons["starts"])
+        if self.config.resample:
+            self.starts.load_state(lessons["starts"])
+        else:  # all clips alike, whatever the run did before
+            self.starts.refuse_other_clips(lessons["starts"])
 
     def act_around(self, pose: Tensor) -> None:
         """Add absolute actions to this pose [joints]: that of the clips which a policy was trained on."""
