@@ -22,19 +22,19 @@ class PolicyConfig:
     memory_size: Annotated[int, Range(1, WIDEST_LAYER)] = 128
     """Width of the memory."""
     forget_bias: Annotated[float, Range(-100, 100)] = 1.0
-    """How long an untrained memory holds what it saw: with 1 some steps, with 4 about a hundred."""
+    """How long an untrained memory holds what it saw: with 1 some steps, with 4 some fifty."""
     shared_trunk: bool = False
     """One encoder for actor and critic instead of one each; always so with a memory."""
     initial_std: Annotated[float, Range(above=0, most=100)] = 1.0
-    """Spread of a continuous policy at the start, where 1 is half of the action range."""
+    """Standard deviation of a continuous policy at the start, where 1 is half of the action range."""
     learn_std: bool = True
-    """Learn that spread; off, it stays as it is (ppo.std_final may still lower it)."""
+    """Learn that standard deviation; off, it stays as it is (ppo.std_final may still lower it)."""
     normalize_obs: bool = True
     """Standardise observations by their running mean and variance."""
     cnn: Literal["nature", "residual"] = "nature"
     """What sees images: three strided convolutions, or three residual blocks (slower, often better)."""
     image_features: Annotated[int, Range(1, WIDEST_LAYER)] = 256
-    """Numbers that are made of each image, before the hidden layers."""
+    """Features of each image, before the hidden layers."""
     actor_parts: tuple[str, ...] = ()
     """Parts of a Dict observation that the actor sees; none named: all."""
     critic_parts: tuple[str, ...] = ()

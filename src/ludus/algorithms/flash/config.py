@@ -29,17 +29,17 @@ class FlashConfig:
     alpha: Annotated[float, Range(above=0)] = 0.01
     """Weight of the entropy (temperature) at the start."""
     target_std: Annotated[float, Range(above=0, most=100)] = 0.15
-    """The wanted entropy is that of a normal with this spread in every action, where 1 is half of its range."""
+    """The target entropy is that of a normal with this standard deviation in each action; 1: half its range."""
     policy_delay: Annotated[int, Range(1, 1_000_000)] = 2
     """Critic updates between those of the policy."""
     final_rate: Annotated[float, Range(above=0, most=1)] = 0.5
-    """What is left of the learning rate in the end, by a cosine."""
+    """Share of the critics' learning rate that is left at the end (cosine); the policy's falls by half as much."""
     longest_noise: Annotated[int, Range(1, 10_000)] = 16
     """Steps for which noise is held at most; n steps are as likely as 1/n². 1: new noise every step."""
     bins: Annotated[int, Range(2, 10_000)] = 101
-    """Into which the critics divide returns."""
+    """Bins of the critics' distribution over returns."""
     highest_value: Annotated[float, Range(above=0, most=1e6)] = 5.0
-    """The last bin, and minus the first; rewards are scaled so that returns fit."""
+    """Value of the last bin, and minus that of the first; rewards are scaled so that returns fit."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class PPOConfig(RolloutConfig):
     entropy_coef_final: Annotated[float, Range()] = 0.0
     """Weight of the entropy bonus at the end of the training (linear)."""
     std_final: Annotated[float, Range(0, 100)] = 0.0
-    """Cap on a continuous policy's spread at the end, closing over the second half; 0 leaves it free."""
+    """Cap on the standard deviation of actions at the end, closing over the second half; 0 leaves it free."""
     bound_coef: Annotated[float, Range(0)] = 0.0
     """Weight of the squared excess of a continuous action's mean over the action bounds."""
     l2_init: Annotated[float, Range(0)] = 0.0
@@ -35,7 +35,7 @@ class PPOConfig(RolloutConfig):
     normalize_advantage: bool = True
     """Standardise advantages over each iteration's steps."""
     normalize_returns: bool = True
-    """Divide rewards by the running spread of the discounted return."""
+    """Divide rewards by the running standard deviation of the discounted return."""
     recompute_advantages: bool = False
     """Estimate advantages anew, with the newest critic, before each pass; the value of what a truncated episode
     ended with stays as it was seen."""
@@ -48,9 +48,9 @@ class PPOConfig(RolloutConfig):
     prio_beta: Annotated[float, SHARE] = 0.2
     """How far such a choice is corrected by weights at the start; fully (1) at the end of the training."""
     target_kl: Annotated[float, Range(0)] = 0.0
-    """Wanted divergence of an iteration's policies; 0 ignores it."""
+    """Target KL divergence of an iteration; 0: none."""
     kl_control: Literal["stop", "adapt"] = "stop"
-    """Above 1.5 × target_kl, stop the iteration's updates; or adapt the step size between iterations."""
+    """Above 1.5 × target_kl, stop the iteration's updates; or adapt the learning rate between iterations."""
 
 
 @dataclass(frozen=True)

@@ -60,13 +60,13 @@ class ReplayConfig:
     longest: Annotated[int, Range(0, 10**9)] = 0
     """Longest episode the replay must hold, in steps; 0: what the environment says, else 1,000."""
     shift: Annotated[int, Range(-1, 1_000)] = -1
-    """Images that are drawn are moved at random by up to so many pixels, against learning them by heart (DrQ); 0:
+    """Drawn images are shifted at random by up to so many pixels, against overfitting (DrQ); 0:
     not; -1: by 4 of 84 pixels, by as much of images of other sizes."""
     bc: Annotated[float, Range(0)] = 0.0
-    """Offline: how much the critic counts beside imitating the data (TD3+BC's alpha, mostly 2.5); 0: it alone."""
+    """Offline: weight of the critic beside imitation (TD3+BC's alpha, usually 2.5); 0: the critic alone."""
     advantage: Annotated[float, Range(0, 100)] = 0.0
-    """Offline: imitate recorded actions with the weight exp(this × their advantage over the policy's own, in
-    spreads), at most 20; 0: all alike. With bc at 0 the policy does nothing else."""
+    """Offline: imitate recorded actions with the weight exp(this × their advantage over the policy's own,
+    standardised), at most 20; 0: all alike. With bc at 0 the policy does nothing else."""
 
     @property
     def imitates(self) -> bool:

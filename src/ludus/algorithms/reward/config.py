@@ -13,7 +13,7 @@ class RewardConfig:
 
     method: Literal["none", "rrd", "rrd-unbiased", "rd", "ircr"] = "none"
     """none: the environment. rrd: a network that decomposes each episode's return, from steps drawn at random;
-    rrd-unbiased: the same without the drawing's share of the loss; rd: from whole episodes; ircr: the episode's
+    rrd-unbiased: the same, corrected for the variance of sampling; rd: from whole episodes; ircr: the episode's
     return, scaled to 0 … 1, on each of its steps."""
     rrd_batch_size: Annotated[int, Range(1, MOST_ENVS)] = 256
     """Steps of each reward batch."""
@@ -27,7 +27,7 @@ class RewardConfig:
     hidden: Annotated[tuple[int, ...], LAYERS] = (256, 256)
     """Widths of the reward network's hidden layers."""
     normalize_returns: bool = True
-    """Scale returns so that the spread of return / length is 1; the inverse is kept with the network."""
+    """Scale returns until return / length has a standard deviation of 1; the inverse is kept with the network."""
     progress: Annotated[float, Range(0)] = 0.0
     """Weight of a head that learns how far a successful episode has come, t / T; 0: none."""
     success: Annotated[float, Range(0)] = 0.0
@@ -79,7 +79,7 @@ def check_reward_config(config: RewardConfig, longest: int | None) -> list[str]:
         )
     if config.method == "rrd-unbiased" and sample == 1:
         raise ConfigError(
-            "--reward.method rrd-unbiased needs the spread of the drawn steps: --reward.rrd-sample-size must be "
+            "--reward.method rrd-unbiased needs the variance of the drawn steps: --reward.rrd-sample-size must be "
             "at least 2. With 1, use rrd."
         )
     if longest is not None and sample > longest and config.method != "rd":

@@ -66,7 +66,7 @@ class HumanoidConfig(TermSettings):
     goal: Literal["track", "speed"] = "track"
     """track: follow a clip pose by pose. speed: move forward at a speed that is asked for, in any way."""
     speed: Annotated[tuple[float, ...], Range(0, 100, longest=2)] = (0.8, 1.6)
-    """m/s, the slowest and the fastest that is asked for; of goal speed."""
+    """m/s, the slowest and the fastest commanded speed; of goal speed."""
     actions: Literal["residual", "feedforward", "absolute"] = "residual"
     """What actions are added to. residual: the reference's pose one step ahead, and the lag of the motors.
     feedforward: that pose, and what the motors need to bear weight and inertia there; for soft robots.
@@ -90,7 +90,7 @@ class HumanoidConfig(TermSettings):
     window: Annotated[int, Range(1, 1_000)] = 10
     """Frames of a window of motion."""
     resample: bool = True
-    """Let episodes start more often where evaluations fail; off: all clips alike for ever."""
+    """Let episodes start more often where evaluations fail; off: always evenly over the clips."""
     resample_every: Annotated[int, Range(0, MOST_STEPS)] = 0
     """Environment steps between such changes, each after an evaluation of its own; 0: after every evaluation."""
     resample_floor: Annotated[float, SHARE] = 0.1
