@@ -101,6 +101,13 @@ class NoJudge(Reach):
         return self.seen(), -1.0, False, self.left == 0, {}
 
 
+class Raised(gym.wrappers.TransformReward):
+    """What it says of goals is said by what it wraps."""
+
+    def __init__(self) -> None:
+        super().__init__(Reach(), lambda reward: 10.0 * float(reward))
+
+
 class Taxed(Reach):
     """Its steps cost more than it says of goals."""
 

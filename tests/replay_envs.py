@@ -230,3 +230,24 @@ class Ragged(Task):
 
 def make_ragged(num_envs: int, evaluation: bool = False) -> Ragged:
     return Ragged(num_envs, evaluation)
+
+
+class Flawed(Match):
+    """In lanes; one step of the training, the 75th, pays what is no number."""
+
+    capturable = True
+
+    def __init__(self, num_envs: int, evaluation: bool) -> None:
+        super().__init__(num_envs, 20, False, evaluation)
+        self.steps, self.evaluation = 0, evaluation
+
+    def end_step(self) -> Step:
+        step = super().end_step()
+        self.steps += 1
+        if self.steps == 75 and not self.evaluation:
+            step.reward[0] = torch.nan
+        return step
+
+
+def make_flawed(num_envs: int, evaluation: bool = False) -> Flawed:
+    return Flawed(num_envs, evaluation)

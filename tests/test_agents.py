@@ -445,6 +445,13 @@ def test_random_actions_fill_the_bounds_evenly_and_come_back_from_the_environmen
     assert torch.allclose(head.to_env(torch.full((1, 3), 9.0)), high)
 
 
+def test_an_action_that_can_have_one_value_alone_is_a_number_for_the_policy() -> None:
+    head = make_replay_head(
+        "td3", gym.spaces.Box(np.array([-1, 0.5], np.float32), np.array([3, 0.5], np.float32)), 4
+    )
+    assert head.from_env(torch.tensor([[3.0, 0.5]])).tolist() == [[1.0, 0.0]]
+
+
 def test_exploring_adds_noise_within_the_bounds() -> None:
     head = DeterministicHead(4, BOX)
     head.spread.fill_(0.5)
@@ -503,3 +510,24 @@ def test_an_action_space_that_does_not_fit_names_the_algorithms_that_do(
 ) -> None:
     with pytest.raises(ConfigError, match=advice):
         make_replay_head(kind, space, 4)
+
+
+# Units -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("config", [SACTrainConfig(), TD3TrainConfig(), DQNTrainConfig()], ids=lambda c: c.algo)
+def test_values_are_scaled_exactly(config: ReplayTrainConfig) -> None:
+    space = CHOICES if config.algo == "dqn" else BOX
+    policy = make_replay_policy(config.head, OBS, space, PolicyConfig(hidden=(8, 8)), 0)
+    agent, x = make_agent(policy, config, 1), torch.randn((7, 5), generator=generator())
+
+    def values() -> Tensor:
+        if isinstance(agent, DQN):
+            return agent.policy.params(x)
+        assert isinstance(agent, SAC | TD3)
+        return agent.critics.outputs(torch.cat([x, torch.zeros(7, 3)], 1))[1]
+
+    with torch.no_grad():
+        before = values().clone()
+        agent.scale_values(0.25)
+        torch.testing.assert_close(values(), 0.25 * before)
+    if isinstance(agent, SAC):
+        assert float(agent.log_alpha.detach().exp()) == pytest.approx(0.25 * config.sac.alpha)  # type: ignore[attr-defined]

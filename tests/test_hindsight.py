@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import ludus
-from ludus.algorithms.replay.hindsight import Hindsight
+from ludus.algorithms.replay.config import ReplayTrainConfig
+from ludus.algorithms.replay.hindsight import Hindsight, hindsight_warnings
 from ludus.buffers.episodes import EpisodeStore, TransitionDraw
 from ludus.envs import make_vec_env
 from ludus.envs.abilities import goals_of
@@ -21,6 +22,7 @@ from ludus.envs.gym.env import make_gym
 from ludus.envs.kuka.config import KukaConfig
 from ludus.envs.row_space import RowSpace
 from ludus.errors import ConfigError, EnvError
+from ludus.presets import find_preset
 from ludus.show.console import Console
 from stopped_runs import StopAfter, assert_same_run, metric_rows, resume
 
@@ -208,6 +210,16 @@ def test_check_compares_rewards_with_those_of_goals(name: str, level: str) -> No
     env = make_gym(GymConfig(f"goal_envs:{name}", max_steps=15), 2)
     findings = check_env(env, steps=20)
     assert [found.level for found in findings if "compute_reward()" in found.what] == [level]
+
+
+def test_a_wrapper_that_changes_rewards_around_what_judges_goals_is_named() -> None:
+    env = make_gym(GymConfig("goal_envs:Raised", max_steps=15), 1)
+    config = find_preset("gym:Pendulum-v1", algo="sac").config
+    assert isinstance(config, ReplayTrainConfig)
+    (told,) = hindsight_warnings(config, env)
+    assert "Raised changes rewards" in told
+    plain = make_gym(GymConfig("goal_envs:Reach", max_steps=15), 1)
+    assert hindsight_warnings(config, plain) == ()
 
 
 def test_the_kuka_has_no_goal_in_its_observation() -> None:

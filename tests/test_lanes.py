@@ -1,12 +1,16 @@
 """The replay of environments on a device, held against lists that keep everything."""
 
+import contextlib
+import copy
 import math
 from collections import Counter
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
+import ludus
 from ludus.algorithms.replay.collector import ReplayCollector
 from ludus.algorithms.replay.config import ReplayConfig, ReplayTrainConfig
 from ludus.algorithms.replay.job import make_policy, obs_field
@@ -17,9 +21,11 @@ from ludus.buffers.lanes import LaneStore
 from ludus.buffers.replay import Fields
 from ludus.envs import make_groups
 from ludus.envs.vec import Step
-from ludus.errors import CheckpointError, ConfigError, TrainingError
+from ludus.errors import CheckpointError, ConfigError, EnvError, TrainingError
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
+from ludus.show.console import Console
+from ludus.training.checkpoint import checkpoints_in, load_training
 
 LANES, RING, LONGEST = 3, 12, 9
 GAMMA = 0.9
@@ -315,3 +321,42 @@ def test_a_ring_too_small_for_what_is_written_while_it_is_learned_from() -> None
     with pytest.raises(ConfigError, match=r"give more than 16,384, or make --replay\.steps smaller"):
         _rows_kept_free(ReplayConfig(capacity=16_384), rows=1_024, steps=4)
     assert _rows_kept_free(ReplayConfig(capacity=17_408), rows=1_024, steps=4) == 8
+
+
+def test_a_store_that_goes_back_forgets_what_came_later() -> None:
+    """As after a rollback, which loads a checkpoint into the store that went on."""
+    everything, fresh = Everything(6), make_store()
+    for _ in range(3):
+        everything.step()
+    saved = {name: copy.deepcopy(value) for name, value in everything.store.state().items()}
+    for _ in range(40):
+        everything.step()
+    everything.store.load_state(saved)
+    fresh.load_state(saved)
+    assert (everything.store.steps, everything.store.open_steps) == (fresh.steps, fresh.open_steps)
+    draws = [
+        store.draw_transitions(1, 200, torch.Generator().manual_seed(2)) for store in (everything.store, fresh)
+    ]
+    assert all(torch.equal(one, other) for one, other in zip(*draws, strict=True))
+
+
+@pytest.mark.parametrize("algo", ["sac", "flash-sac"])
+def test_what_is_no_number_is_never_saved(algo: str, tmp_path: Path) -> None:
+    """No host sees steps in lanes: a cycle tells of a NaN at its end, after checkpoints that are due before."""
+    settings: dict[str, Any] = {
+        "policy.hidden": (8, 8), "env.num_envs": 4, "replay.steps": 40, "replay.train_batches": 2,
+        "replay.warmup": 40, "replay.batch_size": 16, "replay.capacity": 4000, "loop.total_steps": 1600,
+        "loop.iterations": 5, "eval.every": 400, "checkpoint.every": 80, "checkpoint.keep": "all",
+        "eval.episodes": 1, "eval.final_episodes": 0, "log.report": False, "log.tensorboard": False,
+    }  # fmt: skip
+    if algo == "flash-sac":
+        settings["flash.critic_width"] = 8
+    with contextlib.suppress(EnvError):  # or it goes back and is trained to its end
+        ludus.train(
+            "vec:replay_envs:make_flawed", tmp_path / "run", [], Console("quiet"), algo=algo, overrides=settings
+        )
+    kept = checkpoints_in(tmp_path / "run" / "checkpoints")
+    assert kept
+    for checkpoint in kept:
+        store = load_training(checkpoint)[1]["job"]["store"]
+        assert bool(store["reward"].isfinite().all())

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import ludus
 import replay_envs
+from ludus.algorithms.flash.job import ScaledJob
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.data import DataConfig, read_episodes
 from ludus.envs.check import check_env
@@ -495,7 +496,8 @@ def offline(file: Path, folder: Path, batches: int, **settings: Any) -> Path:
         "env.max_steps": 40,
     }
     overrides |= {name.replace("__", "."): value for name, value in settings.items()}
-    return ludus.train("kuka-pick-place", folder, console=Console("quiet"), algo="td3", overrides=overrides)
+    algo, callbacks = overrides.pop("algo", "td3"), overrides.pop("callbacks", ())
+    return ludus.train("kuka-pick-place", folder, callbacks, Console("quiet"), algo=algo, overrides=overrides)
 
 
 def distance(policy: Any, file: Path) -> float:
@@ -503,6 +505,45 @@ def distance(policy: Any, file: Path) -> float:
     episodes = list(read_episodes(DataConfig(str(file), keys=("state",))))
     errors = [policy.act(episode.obs["state"][:-1]) - episode.action for episode in episodes]
     return float(np.mean(np.concatenate(errors) ** 2))
+
+
+class Units(ludus.Callback):
+    """What a value of 1 is worth in rewards of the environment: so that it can be told at both ends of --from."""
+
+    def on_start(self, run: Trainer) -> None:
+        self.first = self.values(run.job)
+
+    def on_end(self, run: Trainer) -> None:
+        self.last = self.values(run.job)
+
+    def values(self, job: Any) -> Tensor:
+        if isinstance(job, ScaledJob):
+            return job._factor.value() / job.reward_scale
+        critics = job.learner.agent.critics
+        x = torch.linspace(-1, 1, 3 * critics.inputs).view(3, -1)
+        with torch.no_grad():
+            return critics.outputs(x)[1] * job.reward_scale
+
+
+@pytest.mark.parametrize("algo", ["td3", "sac", "flash-sac"])
+def test_values_learned_from_recorded_episodes_keep_the_units_of_the_environment(
+    algo: str, file: Path, tmp_path: Path
+) -> None:
+    """Offline, rewards are divided by their standard deviation; in environments they are not."""
+    more: Settings = {"policy.hidden": (16, 16)} | ({"flash.critic_width": 16} if algo == "flash-sac" else {})
+    recorded, online = Units(), Units()
+    given = {name.replace(".", "__"): value for name, value in more.items()}
+    source = offline(file, tmp_path / "recorded", 100, callbacks=[recorded], algo=algo, **given)
+    overrides = (
+        QUIET | more | {"loop.total_steps": 200, "eval.every": 200, "replay.warmup": 100, "env.num_envs": 4}
+    )
+    overrides |= {"policy.normalize_obs": True, "env.max_steps": 40, "replay.train_batches": 2, "replay.steps": 50}
+    ludus.train(
+        "kuka-pick-place", tmp_path / "run", [online], Console("quiet"), algo=algo, overrides=overrides,
+        start_from=f"{source}@newest",
+    )  # fmt: skip
+    assert float(recorded.last.abs().max()) > 0
+    torch.testing.assert_close(online.first, recorded.last, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("algo", ["td3", "sac"])
@@ -608,3 +649,71 @@ def test_a_run_without_anything_to_measure_by_still_ends(tmp_path: Path, file: P
 def test_an_unknown_observation_of_the_data_is_named(tmp_path: Path, file: Path) -> None:
     with pytest.raises(DataError, match=r"nothing.*state"):
         reward_only(file, tmp_path / "run", data__keys=("nothing",))
+
+
+# Settings that lie in tensors, and environments that begin anew ----------------------------------------
+PENDULUM: Settings = QUIET | {
+    "policy.hidden": (8, 8), "replay.steps": 20, "replay.train_batches": 2, "replay.warmup": 20,
+    "replay.batch_size": 16, "loop.total_steps": 80, "eval.every": 40, "eval.episodes": 1,
+}  # fmt: skip
+PAID_LATE: Settings = {
+    "reward.method": "rrd", "reward.rrd_batch_size": 8, "reward.rrd_sample_size": 4, "episodic_reward": True,
+    "env.num_envs": 3, "replay.steps": 27,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("algo", "setting", "told"),
+    [
+        ("td3", {"td3.exploration": 0.7}, lambda job: job.policy.head.spread),
+        (
+            "sac",
+            {"sac.alpha": 0.2, "sac.learn_alpha": False},
+            lambda job: job.learner.agent.log_alpha.detach().exp(),
+        ),
+    ],
+)
+def test_a_setting_that_is_changed_on_resume_holds(
+    algo: str, setting: Settings, told: Callable[[Any], Tensor], tmp_path: Path
+) -> None:
+    keep, folder = Keep(), tmp_path / "run"
+    settings = PENDULUM | {"env.max_steps": 20}
+    ludus.train("gym:Pendulum-v1", folder, [], Console("quiet"), algo=algo, overrides=settings)
+    changes = setting | {"loop.total_steps": 160}
+    ludus.resume(folder, [keep], console=Console("quiet"), overrides=changes)
+    assert float(told(keep.job)) == pytest.approx(next(iter(setting.values())))
+
+
+def test_fewer_batches_in_an_iteration_on_resume_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    settings = PENDULUM | PAID_LATE | {"loop.total_steps": 540, "eval.every": 270, "replay.train_batches": 8}
+    ludus.train(
+        "vec:replay_envs:make_match", tmp_path / "run", [], Console("quiet"), algo="sac", overrides=settings
+    )
+    changes = {"replay.train_batches": 4, "loop.total_steps": 1080}
+    with pytest.raises(ConfigError, match="cannot change on resume"):
+        ludus.resume(tmp_path / "run", console=Console("quiet"), overrides=changes)
+
+
+def test_environments_begin_anew_where_a_checkpoint_has_none(tmp_path: Path) -> None:
+    """As after a rollback to a checkpoint that was saved after an error."""
+
+    class GoBack(ludus.Callback):
+        returns: list[tuple[float, float]]
+
+        def on_iteration(self, run: Trainer) -> None:
+            job: Any = run.job
+            if run.counters.iteration == 3:
+                job.load_state(job.state(False), 3)
+                assert not any(bool(group.env._owed.any()) for group in job.collector.groups)
+            elif run.counters.iteration == 8:
+                store = job.store
+                spans = [(int(store.start[i]), int(store.length[i])) for i in range(store.episodes)]
+                truth = [float(store.hidden_reward[first : first + size].sum()) for first, size in spans]
+                self.returns = list(zip(store.episode_return[: store.episodes].tolist(), truth, strict=True))
+
+    settings, back = PENDULUM | PAID_LATE | {"loop.total_steps": 300, "eval.every": 300}, GoBack()
+    ludus.train(
+        "vec:replay_envs:make_match", tmp_path / "run", [back], Console("quiet"), algo="sac", overrides=settings
+    )
+    assert len(back.returns) > 10
+    assert all(paid == pytest.approx(true, rel=1e-4) for paid, true in back.returns)

@@ -406,6 +406,10 @@ def test_ircr_scales_returns_to_one() -> None:
     returns = torch.tensor([-3.0, 1.0, 5.0])
     np.testing.assert_allclose(ircr_reward(returns, returns.min(), returns.max()), [0, 0.5, 1])
     assert (ircr_reward(torch.ones(3), 1.0, 1.0) == 0).all()
+    assert ircr_reward(torch.tensor([-9.0, 99.0]), -3.0, 5.0).tolist() == [
+        0,
+        1,
+    ]  # stored in part, beside whole ones
 
 
 # Metrics ----------------------------------------------------------------------------------------

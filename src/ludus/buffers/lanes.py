@@ -246,6 +246,7 @@ class LaneStore(Replay):
             self._by_lane(tensor)[:, self.ring] = self._by_lane(tensor)[:, 0]
         state = state if "lane" not in state else self._with_slots_of_lanes(state)
         for name, tensor in self._table.items():
+            tensor.fill_(_FRESH.get(name, 0))  # what was stored after the saved state is gone
             self._by_lane(tensor)[:, : state[name].shape[1]] = state[name].to(self.device)
         for name, tensor in self._lanes.items():
             tensor.copy_(state[name])

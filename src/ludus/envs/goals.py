@@ -24,6 +24,8 @@ class Goals:
     """The reward of a step, float32."""
     ended: Judge | None = None
     """Whether the step ends the episode because the goal is reached, bool; None: reaching a goal ends none."""
+    changed_by: str = ""
+    """The wrapper that changes what `reward` says, so that steps are paid otherwise; none: empty."""
 
 
 def goal_parts(space: gym.spaces.Box) -> tuple[Part, Part] | None:

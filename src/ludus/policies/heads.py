@@ -144,7 +144,7 @@ class BoxHead(Head):
 
     def from_env(self, action: Tensor) -> Tensor:
         """The inverse of `to_env`, for actions that others have recorded."""
-        return (action.float() - self.center) / self.half_range
+        return (action.float() - self.center) / torch.where(self.half_range > 0, self.half_range, 1.0)
 
 
 class GaussianHead(BoxHead, StochasticHead):

@@ -181,6 +181,10 @@ class Twin(StackedMLP):
     def __init__(self, inputs: int, config: PolicyConfig) -> None:
         super().__init__(2, inputs, config.hidden, config.activation)
 
+    def scale_values(self, factor: float) -> None:
+        for parameter in self._layers[-1].parameters():
+            parameter.mul_(factor)
+
     def lower(self, x: Tensor) -> Tensor:
         """[n] the lower value."""
         return self.outputs(x)[1].amin(0)

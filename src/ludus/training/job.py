@@ -16,6 +16,7 @@ from ludus.training.timing import Timing
 # Told how far an iteration is: the share of its steps that is done, and the number of batches.
 Show = Callable[[float, int], None]
 OnBatch = Callable[[int], None]  # told how many batches of the iteration are done
+REWARD_SCALE = "reward_scale"  # in the state of a job whose rewards are divided: by what
 
 
 class Job(ABC):
@@ -100,6 +101,9 @@ class Job(ABC):
     def learned_beside(self) -> dict[str, tuple[str, Tensor]]:
         """What learns beside `models` and may start another training, by name: its path in `state`, itself."""
         return {}
+
+    def take_reward_scale(self, scale: float) -> None:  # noqa: B027 (most divide no rewards)
+        """All of the policy and what learns beside it were taken from a run that divided its rewards by this."""
 
     def begin_with_new_weights(self) -> None:  # noqa: B027 (most have no copies)
         """The models were given weights before the first iteration: copies of them follow."""

@@ -528,7 +528,10 @@ class Trainer:
                 model.load_state_dict(load_model_weights(checkpoint, name))
             self._logged.load_state(state.get("logged", {}))  # older checkpoints have none
             if self.counters.logged_batches > self.counters.iteration * self.plan.batches_per_iteration:
-                raise ValueError("more batches are logged than were made")
+                raise ConfigError(
+                    "This run has made more batches than it would have with as few in an iteration: that cannot "
+                    "change on resume. Start another training with --from."
+                )
             if not self.job.load_state(state["job"], self.counters.iteration):
                 self.console.warning(why_anew(state))
         except MALFORMED as error:

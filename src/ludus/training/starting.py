@@ -4,6 +4,7 @@ Weights are taken by name, where shape and type are the same; what does not fit 
 tensors and plain JSON are read, so nothing is imported that the other run names.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from ludus.training.checkpoint import (
     problem_of,
     step_of,
 )
-from ludus.training.job import Job
+from ludus.training.job import REWARD_SCALE, Job
 
 # Settings of a policy that change what its weights mean.
 _MEANING = ("hidden", "activation", "memory", "memory_size", "shared_trunk", "normalize_obs", "cnn",
@@ -63,6 +64,8 @@ def start_from(job: Job, run: str) -> list[str]:
     if beside:  # which may share layers with a policy whose saved ones are a mean: those count
         for name, model in job.models.items():
             _take(checkpoint, name, model)
+    if not new and _same_kind(checkpoint, job) and len(beside) == len(job.learned_beside()):
+        job.take_reward_scale(_reward_scale(checkpoint))
     job.begin_with_new_weights()
     along = f", with {' and '.join(beside)}" if beside else ""
     return [f"starts from {address}: {taken} tensors taken{along}", *(f"  {line}" for line in told)]
@@ -127,6 +130,20 @@ def _take_beside(job: Job, checkpoint: Path) -> list[str]:
                 own.copy_(saved[path])
             taken.append(name)
     return taken
+
+
+def _reward_scale(checkpoint: Path) -> float:
+    """What the other run divided its rewards by. Most divide them by nothing, and older ones do not say."""
+    if problem_of(checkpoint) is not None:
+        return 1.0
+    saved = load_training_tensors(checkpoint, [REWARD_SCALE]).get(REWARD_SCALE)
+    if saved is None:
+        return 1.0
+    if saved.numel() != 1 or not 0 < float(saved) < math.inf:
+        raise CheckpointError(
+            f"--from: {checkpoint} has divided rewards by what is no number above 0: it is damaged."
+        )
+    return float(saved)
 
 
 def _told_differences(checkpoint: Path, job: Job, new: list[str], unused: list[str]) -> list[str]:

@@ -53,7 +53,8 @@ class Critics(nn.Module):
         values = torch.addcmul(reward, discount, self.support).clamp_(-self.highest, self.highest)
         place = values.add_(self.highest).mul_(last / (2 * self.highest))
         lower = place.floor()
-        above, lower = place.sub_(lower).mul_(probabilities), lower.long()
+        # A reward that is no number makes the loss none, which is refused later: the bin is any.
+        above, lower = place.sub_(lower).mul_(probabilities), lower.nan_to_num_(0.0).long()
         split = torch.zeros_like(probabilities).scatter_add_(0, lower, probabilities - above)
         return split.scatter_add_(0, lower.add_(1).clamp_(max=last), above)
 

@@ -121,6 +121,8 @@ class FlashJob(ScaledJob, OffPolicyJob):
 class OfflineFlashJob(ScaledJob, OfflineJob):
     """On recorded episodes, whose returns are all known before the first gradient step."""
 
+    divides_rewards = False
+
     def __init__(self, config: FlashTrainConfig, device: torch.device) -> None:
         super().__init__(config, device)
         self._factor = RewardFactor(config.flash.highest_value, device)
@@ -130,6 +132,10 @@ class OfflineFlashJob(ScaledJob, OfflineJob):
                 start = int(store.start[slot])
                 reward = store.reward[start : start + int(store.length[slot])]
                 self._factor.add(discounted_returns(reward[None], config.replay.gamma))
+
+    def load_state(self, state: State, iteration: int) -> bool:
+        known = {self._kept_as: self._factor.state()} if self._is_paid else {}  # by the data alone
+        return super().load_state(state | known, iteration)
 
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
         self._progress = progress

@@ -6,6 +6,7 @@ on both observations of a transition in one. The tests hold every gradient again
 has a batch of its own; a gradient step is one on all of them.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -97,6 +98,9 @@ class Agent(ABC):
         """Make every target what it follows, as at the beginning."""
         for name, weights in self.followed().items():
             self.targets[name].copy_(weights)
+
+    def scale_values(self, factor: float) -> None:  # noqa: B027 (nothing where rewards are scaled as they come)
+        """Rewards are to be so many times as large as those that were learned from."""
 
     @abstractmethod
     def learned(self) -> dict[str, Tensor]:
@@ -285,8 +289,19 @@ class SAC(Agent):
     def followed(self) -> dict[str, Tensor]:
         return self._judging
 
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        if not self.sac.learn_alpha:  # it is as the settings say, also where it was learned before
+            for moments in (self.optimizer.exp_avg, self.optimizer.exp_avg_sq):
+                moments[-1] = 0.0
+
+    def scale_values(self, factor: float) -> None:
+        self.critics.scale_values(factor)
+        self.log_alpha.add_(math.log(factor))
+
     def learned(self) -> dict[str, Tensor]:
-        return {**self._judging, "log_alpha": self.log_alpha}
+        temperature = {"log_alpha": self.log_alpha} if self.sac.learn_alpha else {}  # else the setting says it
+        return {**self._judging, **temperature}
 
 
 def _imitation_gradient(params: Tensor, recorded: Tensor) -> Tensor:
@@ -344,6 +359,9 @@ class TD3(Agent):
 
     def set_progress(self, fraction: float, acting: Head | None = None) -> None:
         self.tutor_is_ready = 0 < self.td3.tutor <= fraction
+        for head in (self.head, acting):
+            if isinstance(head, DeterministicHead):
+                head.spread.fill_(self.td3.exploration)
 
     @property
     def policy_learns(self) -> bool:
@@ -417,6 +435,9 @@ class TD3(Agent):
     def followed(self) -> dict[str, Tensor]:
         return {"actor": self.actor_optimizer.flat, "critics": self.critic_optimizer.flat}
 
+    def scale_values(self, factor: float) -> None:
+        self.critics.scale_values(factor)
+
     def learned(self) -> dict[str, Tensor]:
         tutor = {"tutor": self.actor_optimizer.flat} if self.td3.tutor else {}
         return {"critics": self.critic_optimizer.flat, **tutor}
@@ -474,6 +495,10 @@ class DQN(Agent):
 
     def followed(self) -> dict[str, Tensor]:
         return {"policy": self.optimizer.flat}
+
+    def scale_values(self, factor: float) -> None:
+        for parameter in self.head.linear.parameters():
+            parameter.mul_(factor)
 
     def learned(self) -> dict[str, Tensor]:
         return {}

@@ -76,14 +76,18 @@ class _Group:
     def __init__(self, env: VecEnv, policy: ReplayPolicy, first: int, seed: int) -> None:
         self.env = env
         self.lanes = slice(first, first + env.num_rows)
-        self.stats = EpisodeStats(env.num_rows, env.device)
-        self.obs = env.reset(seed).clone()
+        self.begin(policy, seed)
         if env.present is not None:  # which some say only now
             raise ConfigError(f"In {env.name} agents come and go, which only PPO can learn from: take --algo ppo.")
         self.action: Tensor | None = None  # in the head's units, while the environments step
-        self.state = policy.start(env.num_rows)  # what the policy remembers, before it acts
-        self.next_state = self.state  # and after that
         self.untold: list[tuple[Tensor, Tensor]] | None = None  # rewards and ends that a follower will be told of
+
+    def begin(self, policy: ReplayPolicy, seed: int) -> None:
+        """All episodes."""
+        self.stats = EpisodeStats(self.env.num_rows, self.env.device)
+        self.obs = self.env.reset(seed).clone()
+        self.state = policy.start(self.env.num_rows)  # what the policy remembers, before it acts
+        self.next_state = self.state  # and after that
 
     def saved(self) -> State:
         remembered = {"state": self.state.clone()} if self.state.numel() else {}
@@ -105,13 +109,13 @@ class ReplayCollector:
         beside: bool = False,
     ) -> None:
         """`beside`: it collects while the policy learns, both on one device."""
-        self.store = store
+        self.store, self._seed = store, seed
         self._noise, self._follower = noise or FreshNoise(policy.head), follower
         self.groups: list[_Group] = []
         self.actor = _actor(policy, envs[0], beside)
         for i, env in enumerate(envs):
             first = self.groups[-1].lanes.stop if self.groups else 0
-            group = _Group(env, self.actor.policy, first, derive_seed(seed, *ranks.own_stream(0, i)))
+            group = _Group(env, self.actor.policy, first, _seed_of(seed, i))
             store.begin_all(group.obs, group.lanes)
             self.groups.append(group)
         self.rows = self.groups[-1].lanes.stop
@@ -254,12 +258,12 @@ class ReplayCollector:
 
     # Metrics and state --------------------------------------------------------------------------
     def episode_metrics(self) -> dict[str, float]:
-        self._refuse_faulty_rows()
+        self.refuse_faulty_rows()
         metrics = rollout_metrics([group.stats for group in self.groups], self._last_metrics)
         return metrics | env_faults([group.env for group in self.groups])
 
-    def _refuse_faulty_rows(self) -> None:
-        """Of steps that no host saw. Gradient steps that met such numbers were left out."""
+    def refuse_faulty_rows(self) -> None:
+        """Of steps that no host saw. What was learned from such numbers must not be saved."""
         for group in self.groups if self.store.recorded_by_graphs else ():
             faulty = torch.where(self._faulty[group.lanes], torch.nan, 0.0)
             refuse_non_finite({"reward or observation": faulty[:, None]}, group.env.num_rows, group.env.name)
@@ -289,18 +293,28 @@ class ReplayCollector:
                 group.obs = saved["obs"].to(group.env.device)
         restore_generator(self.generator, state["generator"])
         self._last_metrics = dict(state["last_metrics"])
+        self._faulty.zero_()
         self._noise.load_state(state.get("noise", {}))  # older checkpoints have none
         if self._follower is not None:
             self._follower.load_state(state["follower"])
 
     def begin_anew(self) -> None:
-        """The episodes that were open are lost; the environments have just been reset."""
-        for group in self.groups:
+        """The episodes that were open are lost."""
+        self._faulty.zero_()
+        for graphed in self._device_steps:
+            graphed.forget()
+        for number, group in enumerate(self.groups):
+            group.begin(self.actor.policy, _seed_of(self._seed, number))
             self.store.begin_all(group.obs, group.lanes)
 
     def close(self) -> None:
         for group in self.groups:
             group.env.close()
+
+
+def _seed_of(seed: int, group: int) -> int:
+    """Of a group's environments on this rank."""
+    return derive_seed(seed, *ranks.own_stream(0, group))
 
 
 # Who acts ---------------------------------------------------------------------------------------

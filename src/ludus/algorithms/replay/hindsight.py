@@ -114,9 +114,15 @@ def hindsight_warnings(config: ReplayTrainConfig, env: VecEnv) -> tuple[str, ...
     if why := config.why_no_hindsight:
         alike = "While chance reaches no goal, returns are equal and teach nothing. --replay.her 0 says so, too."
         return (f"{env.name} observes goals, but HER is off with {why}. {alike}",)
-    if goals_of(env) is not None:
+    goals = goals_of(env)
+    if goals is None:
+        return (f"{env.name} observes goals, but has {_missing(env)}: HER is off. --replay.her 0 says so, too.",)
+    if not goals.changed_by:
         return ()
-    return (f"{env.name} observes goals, but has {_missing(env)}: HER is off. --replay.her 0 says so, too.",)
+    return (
+        f"{env.name}: {goals.changed_by} changes rewards, but not compute_reward(), by which HER judges other "
+        "goals: batches mix two units. Leave it out, or take --replay.her 0.",
+    )
 
 
 def _missing(env: VecEnv) -> str:

@@ -27,6 +27,7 @@ from ludus.policies.replay_heads import REPLAY_KINDS
 from ludus.policies.replay_policy import ReplayPolicy
 from ludus.training.checkpoint import Model
 from ludus.training.evaluator import PolicyEvaluator
+from ludus.training.job import REWARD_SCALE
 from ludus.training.ram import refuse_large_networks, refuse_what_cannot_fit
 
 _MEASURED = 2048  # transitions on which the learned reward is held against the true one
@@ -38,6 +39,7 @@ class ReplayJob(StoreJob):
 
     rate_name = "replay.learning-rate"
     config: ReplayTrainConfig
+    reward_scale = 1.0  # what rewards were divided by before they were stored
 
     def __init__(
         self,
@@ -101,7 +103,18 @@ class ReplayJob(StoreJob):
         return (*super().own_paths(), *(("batches/reward/generator",) if reward else ()))
 
     def state(self, whole: bool) -> State:
-        return super().state(whole) | {"average": None if self._average is None else self._average.state()}
+        scale = torch.tensor(self._agents_scale, dtype=torch.float64)
+        average = None if self._average is None else self._average.state()
+        return super().state(whole) | {"average": average, REWARD_SCALE: scale}
+
+    @property
+    def _agents_scale(self) -> float:
+        """Of the rewards that the agent learns from: learned ones have units of their own."""
+        return self.reward_scale if self.config.reward.method == "none" else 1.0
+
+    @torch.no_grad()
+    def take_reward_scale(self, scale: float) -> None:
+        self.learner.agent.scale_values(scale / self._agents_scale)
 
     def load_state(self, state: State, iteration: int) -> bool:
         self._note_units()

@@ -21,6 +21,7 @@ from ludus.data.episode import Episode
 from ludus.data.reading import DataSummary
 from ludus.envs import make_eval_env
 from ludus.envs.abilities import interface_of
+from ludus.envs.vec import State
 from ludus.errors import ConfigError
 from ludus.policies.replay_heads import GreedyHead
 from ludus.policies.replay_policy import ReplayPolicy
@@ -34,6 +35,7 @@ class OfflineJob(ReplayJob):
     """An iteration is batches alone. The data is not in a checkpoint: it is read again, and must be the same."""
 
     recorded: Recorded
+    divides_rewards = True  # by their spread; off where the agent scales them itself
 
     def __init__(self, config: ReplayTrainConfig, device: torch.device) -> None:
         # Recorded observations are all there: their exact moments are known before the first gradient step.
@@ -55,8 +57,9 @@ class OfflineJob(ReplayJob):
         )
         store = self.recorded.store
         policy.learn_scales([store.obs["obs"][: store.steps + store.episodes]])
-        self.reward_scale = _reward_scale(store)
-        store.reward /= self.reward_scale
+        if self.divides_rewards:
+            self.reward_scale = _reward_scale(store)
+            store.reward /= self.reward_scale
         super().__init__(config, device, policy, store, reward_view=view_of_recording(policy, self._rows))
         self.learner.fixed_scale = True
         self._prepare_reward()
@@ -111,6 +114,10 @@ class OfflineJob(ReplayJob):
             raise ConfigError(f"A recorded action is {lowest}, which is none of {policy.action_space}.")
         return {"obs": self._rows.of(episode)}, action.cpu()
 
+    def load_state(self, state: State, iteration: int) -> bool:
+        self.learner.worth = None  # as critics that are gone saw it
+        return super().load_state(state, iteration)
+
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:
         self.learner.agent.set_progress(progress)
         self._choose_steps()
@@ -155,7 +162,9 @@ class OfflineJob(ReplayJob):
             return f"reward, critics and policy learn together, from one return an episode; the reward sees {seen}"
         if self.config.reward.method == "ircr":
             return "rewards are the episode's return, from 0 to 1"
-        return f"rewards divided by their spread, {self.reward_scale:.3g}"
+        if not self.divides_rewards:
+            return "rewards scaled by the returns that they add up to"
+        return f"rewards divided by their standard deviation, {self.reward_scale:.3g}"
 
 
 def _reward_scale(store: EpisodeStore) -> float:

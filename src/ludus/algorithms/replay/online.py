@@ -197,6 +197,7 @@ class OffPolicyJob(ReplayJob):
         self.collector.actor.note()
 
     def state(self, whole: bool) -> State:
+        self.collector.refuse_faulty_rows()
         collector = self.collector.state() if whole else None
         return {**super().state(whole), "store": self.store.state(), "collector": collector}
 

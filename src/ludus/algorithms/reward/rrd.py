@@ -87,9 +87,13 @@ def return_scale(returns: Tensor, lengths: Tensor) -> tuple[float, float]:
 
 
 def ircr_reward(episode_return: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
-    """(R − low) / (high − low), where low and high are the least and greatest return of the stored episodes."""
+    """(R − low) / (high − low), where low and high are the least and greatest return of the stored episodes.
+
+    An episode that is stored in part may lie outside of them.
+    """
     span = torch.as_tensor(high - low, device=episode_return.device, dtype=episode_return.dtype)
-    return torch.where(span > 0, (episode_return - low) / span.clamp(min=1e-12), torch.zeros_like(episode_return))
+    share = ((episode_return - low) / span.clamp(min=1e-12)).clamp(0.0, 1.0)
+    return torch.where(span > 0, share, torch.zeros_like(episode_return))
 
 
 # Learning ---------------------------------------------------------------------------------------

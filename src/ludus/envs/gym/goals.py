@@ -24,7 +24,16 @@ def goals_of_env(name: str, env: gym.Env, space: gym.spaces.Box) -> Goals | None
     if not _has(env, _REWARD):
         return None
     judge = _ArrayJudge(name, env, parts[1])
-    return Goals(judge.reward, judge.ended if judge.ends_when_reached() else None)
+    return Goals(judge.reward, judge.ended if judge.ends_when_reached() else None, _changed_by(env))
+
+
+def _changed_by(env: gym.Env) -> str:
+    """The outermost wrapper around what judges goals that changes rewards."""
+    while isinstance(env, gym.Wrapper) and not hasattr(type(env), _REWARD):
+        if isinstance(env, gym.RewardWrapper | gym.wrappers.NormalizeReward):
+            return type(env).__name__
+        env = env.env
+    return ""
 
 
 class _ArrayJudge:
