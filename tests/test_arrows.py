@@ -29,7 +29,7 @@ MAP = {
     "envs": "display errors files ranges ranks",
     "scaffold": "envs.mujoco.robot errors",
     "show": "display errors files",  # what is shown is handed to it: it asks neither training nor algorithms
-    "policies": "envs.vec envs.row_space envs.importing envs.interface errors ranges ranks",
+    "policies": "envs.vec envs.row_space envs.abilities envs.importing envs.interface errors ranges ranks",
     "nn": "policies",
     "buffers": "envs.vec errors",
     "data": "envs.findings errors files ranges",

@@ -176,8 +176,11 @@ BROKEN = {
     "no free root": ("<freejoint/>", "", "must be free to move: give it a <freejoint/>"),
     "a ball": ('"right_hip" axis="0 1 0" range="-1 1"', '"right_hip" type="ball"', "write it as three hinges"),
     "a joint without a name": ('name="left_reach" ', "", "has no name"),
-    "a joint without a motor": ('"left_reach"]', '"left_foot_*"]', "no group of motors has the joints left_reach"),
-    "a group for no joint": ('"*_hip"', '"*_knee"', "mean no joint of the model"),
+    "a joint without a motor": ('"*_ankle", "left_reach"]', '"*_ankle"]', "the joints left_reach"),
+    "a group for no joint": ('"*_hip"', '"*_knee"', "has '*_knee', which means no joint"),
+    "a pattern for no joint": ('"*_hip"', '"*_hip", "*_hap"', "has '*_hap', which means no joint"),
+    "a name for a list": ('["left_foot", "right_foot"]', '"left_foot"', 'must be a list: ["left_foot"]'),
+    "a number as a text": ("rate = 40", 'rate = "40"', "control_rate is '40'; it must be a number"),
     "a joint in two groups": ('"*_hip"', '"*_hip", "*_ankle"', "left_ankle is in two groups"),
     "no stiffness": ('joints = ["*_hip"]', 'joints = ["*_hip"]\narmature = 0', "nor its joint an armature"),
     "a foot that is not there": ('feet = ["left_foot"', 'feet = ["left_food"', "Did you mean 'left_foot'"),
@@ -185,7 +188,7 @@ BROKEN = {
     "a pose of no joint": ('"*_ankle" = 0.1', '"*_angle" = 0.1', "which means no joint"),
     "an unknown setting": ("control_rate = 40", "control_rte = 40", "Did you mean 'control_rate'"),
     "a number out of range": ("substeps = 3", "substeps = 0", "substeps is 0; it must be a number from 1 to 1000"),
-    "a word for a number": ("substeps = 3", 'substeps = "x"', "substeps is x; it must be a number"),
+    "a word for a number": ("substeps = 3", 'substeps = "x"', "substeps is 'x'; it must be a number"),
     "another integrator": ('"discrete"', '"discret"', "Did you mean 'discrete'"),
     "no TOML": ("control_rate = 40", "control_rate 40", "is not TOML"),
     "no XML": ("<worldbody>", "<worldbdy>", "is not XML"),
@@ -351,6 +354,40 @@ SUSPICIOUS = {
     "loose": ("damping = 5", "damping = 0", "warning", "are not damped"),
     "no gravity": ('<compiler', '<option gravity="0 0 0"/><compiler', "warning", "Gravity is 0"),
 }  # fmt: skip
+
+
+HUMAN = """
+[human]
+left_hip = "left_thigh"
+left_foot = "left_foot"
+right_hip = "right_thigh"
+right_foot = "right_foot"
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "lie as a human's do"),
+        ({'left_foot = "left': 'left_foot = "right', 'right_foot = "right': 'right_foot = "left'}, "left foot"),
+        ({'pos="0.1 0.2 0.6"': 'pos="0.1 0.2 0.6" euler="0 0 1.57"'}, "does not lie to the left"),
+        ({'left_foot = "left_foot"': 'left_knee = "left_foot"', 'left_hip = "left_t': 'left_foot = "left_t'},
+         "one below the other"),
+    ],
+)  # fmt: skip
+def test_parts_of_a_human_lie_as_a_humans_do(
+    write: Callable[..., Path], changes: dict[str, str], told: str
+) -> None:
+    file = write()
+    model = file.with_suffix(".xml")
+    settings = file.read_text() + HUMAN
+    for before, after in changes.items():
+        assert before in settings + model.read_text()
+        settings = settings.replace(before, after)
+        model.write_text(model.read_text().replace(before, after))
+    file.write_text(settings)
+    _, findings = check_body(str(file))
+    assert any(told in finding.what for finding in findings)
 
 
 @pytest.mark.parametrize("name", SUSPICIOUS)

@@ -1,6 +1,7 @@
 """A robot that no code knows imitates motion: examples/quadruped, and one whose motors are not all there."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,9 +14,13 @@ import torch
 
 import ludus
 from ludus.envs import make_eval_env, make_vec_env
+from ludus.envs.abilities import doubts, plan_lines
+from ludus.envs.bodies import find_body
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.mimic import MimicTask
+from ludus.envs.humanoid.tracking import ANY_DISTANCE, MEAN_DISTANCE, farthest_followed
 from ludus.errors import CheckpointError, ConfigError
+from ludus.export import export_onnx
 from ludus.show.console import Console
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "quadruped"
@@ -97,6 +102,39 @@ def test_a_robot_that_is_called_as_ours_is_still_another(robot: Path) -> None:
         make_vec_env(HumanoidConfig(body=str(robot / "humanoid.toml"), clips="all"), 1)
 
 
+def test_a_low_robot_is_held_to_its_own_height(robot: Path) -> None:
+    """On its belly it is not half a metre from where it should stand."""
+    env = make_eval_env(settings(robot), 1)
+    assert isinstance(env, MimicTask)
+    height = float(env.body.default_qpos[2])
+    assert height < 0.4
+    assert farthest_followed(env.body) == (height / 2, height / 4)
+    env.reset(0)
+    off = torch.full((env.num_rows, len(env.body.key)), 0.49 * height)
+    assert env._is_lost(off).tolist() == [False]
+    assert env._is_lost(off + 0.02 * height).tolist() == [True]
+    env.close()
+    assert farthest_followed(find_body("humanoid")) == (MEAN_DISTANCE, ANY_DISTANCE)
+
+
+def test_the_plan_says_what_is_imitated_and_what_is_wrong_with_it(robot: Path) -> None:
+    env = make_vec_env(settings(robot, num_envs=2), 2)
+    (line,) = plan_lines(env)
+    assert re.fullmatch(r"quadruped; a clip, [\d.]+ s: trot", line)
+    assert doubts(env) == ()
+    env.close()
+    names, *rows = (robot / "trot.csv").read_text().splitlines()
+    columns = names.split(",")
+    turned = [columns.index(name) for name in columns if name.endswith(("_hip", "_thigh", "_knee"))]
+    table = np.array([[float(value) for value in row.split(",")] for row in rows])
+    table[:, turned] = np.degrees(table[:, turned])
+    np.savetxt(robot / "trot.csv", table, delimiter=",", header=names, comments="")
+    wrong = make_vec_env(settings(robot, num_envs=2), 2)
+    (doubt,) = doubts(wrong)
+    assert "the angles look like degrees" in doubt
+    wrong.close()
+
+
 def test_its_state_is_exact(robot: Path) -> None:
     env, other = (make_vec_env(settings(robot, num_envs=3, max_steps=20), 3) for _ in range(2))
     actions = torch.rand((60, 3, 12), generator=torch.Generator().manual_seed(0)) - 0.5
@@ -125,6 +163,11 @@ def test_a_body_that_has_changed_is_told_on_resume(robot: Path, tmp_path: Path) 
     change(robot / "quadruped.toml", "effort = 30", "effort = 20")
     with pytest.raises(CheckpointError, match="its effort, action_scale changed"):
         ludus.resume(run.path, console=Console("quiet"), overrides={"loop.total_steps": 128})
+    for use in (lambda: run.evaluate(), lambda: export_onnx(run.path, tmp_path / "x.onnx")):
+        with pytest.raises(CheckpointError, match="its effort, action_scale changed"):
+            use()
+    change(robot / "quadruped.toml", "effort = 20", "effort = 30")
+    assert run.evaluate()["episodes"] == 1
 
 
 @pytest.mark.slow

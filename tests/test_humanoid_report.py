@@ -101,6 +101,8 @@ def test_eval_prints_a_table_and_adds_to_the_results_alone(run: Path, capsys: py
 def test_eval_on_other_clips(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(printed(capsys, "eval", run, "--json", "--clip", "march,wave"))
     assert {row["clip"] for row in told["rows"]} == {"march", "wave"}
+    _, starts, *_ = printed(capsys, "eval", run, "--clip", "wave").splitlines()
+    assert re.match(r"on 2 fixed starts, deterministic actions, seed \d+, clip wave", starts)  # which chose none
     with pytest.raises(ConfigError, match=r"no clip 'sqat'.*Did you mean 'squat'"):
         printed(capsys, "eval", run, "--clip", "sqat")
     with pytest.raises(ConfigError, match="follows none"):

@@ -162,7 +162,7 @@ def test_motors_cannot_follow_a_run_six_times_as_fast(loop: bool) -> None:
     level, what = told_of_motors(clip)
     assert level == "warning"
     found = re.fullmatch(
-        r"The motors cannot follow: at (.*) s the (left|right) foot is (\d+) cm off, "
+        r"The motors cannot follow, led by residual actions: at (.*) s the (left|right) foot is (\d+) cm off, "
         r"and for (.*) s more than 25 cm\.",
         what,
     )
@@ -176,7 +176,10 @@ def test_the_body_and_the_time_that_motors_cannot_follow_are_told() -> None:
     t = np.arange(FRAMES) / 60
     whirl = -1.4 + 1.4 * np.sin(2 * np.pi * 5 * np.clip(t - 1.0, 0, 0.4))
     _, what = told_of_motors(bent("left_shoulder_x", whirl))
-    found = re.match(r"The motors cannot follow: at (.*) s the left hand is \d+ cm off, and for (.*) s more", what)
+    found = re.match(
+        r"The motors cannot follow, led by .*: at (.*) s the left hand is \d+ cm off, and for (.*) s more",
+        what,
+    )
     assert found, what
     assert 1.0 < float(found[1]) < 1.5
     assert float(found[2]) < 0.4

@@ -127,6 +127,13 @@ def test_columns_with_names_come_in_any_order(dog: Body, tmp_path: Path) -> None
     nearly_same(clip, root, quat, joints)
 
 
+def test_columns_with_names_and_no_time_need_a_rate(dog: Body, tmp_path: Path) -> None:
+    file = table(tmp_path / "walk.csv", *walk(dog), names=(*ROOT, *dog.joints))
+    with pytest.raises(DataError, match="does not say its rate: add a column 'time' in seconds, or give --fps"):
+        import_motion(file, body=dog)
+    assert import_motion(file, body=dog, fps=50.0)[0].fps == 50.0
+
+
 # Trackers -------------------------------------------------------------------------------------------
 def tracker_arrays(body: Body, order: str) -> dict[str, np.ndarray]:
     """As BeyondMimic and mjlab write them: all bodies, no names, the joints by limbs or by levels."""

@@ -39,6 +39,7 @@ from ludus.envs.humanoid.other_clips import on_clips
 from ludus.envs.mujoco.simulator import CpuSimulator
 from ludus.errors import ConfigError, LudusError
 from ludus.onnx_files import Graph, write_checked
+from ludus.policies.fit import refuse_misfit
 from ludus.policies.policy import Policy
 from ludus.saved_run import run_config, run_folder, trusted_config
 
@@ -99,13 +100,9 @@ def tracker_of(
     body = library.body
     task = MimicTask(config, library, CpuSimulator(body.new_model(), 1, body.substeps, 1))
     try:
-        if task.obs_space.shape != policy.obs_space.shape:
-            raise LudusError(
-                f"The policy sees {policy.obs_space.shape} numbers, but its task shows {task.obs_space.shape}: "
-                "the body's file or the clips' body changed since the training."
-            )
         columns = {name: place.stop - place.start for name, place in task.observation_columns().items()}
         weights = {name: term.weight for name, term in task.observations.terms.items()}
+        refuse_misfit(policy, task)
     finally:
         task.close()
     terms = [{"name": name, "size": size, "factor": weights[name]} for name, size in columns.items()]

@@ -57,7 +57,7 @@ def _measured(trainer: Trainer) -> End:
     config, folder, screen = trainer.stages[-1].config, trainer.run_dir, trainer.console
     lengths = [row["eval/mean_ep_length"] for row in metrics_of(folder) if "eval/mean_ep_length" in row]
     episodes = final_episodes(config, trainer.plan.total_steps, lengths[-1] if lengths else 1.0)
-    screen.message("Measuring the best policy on new starts …")
+    screen.message("Measuring the best policy …")
 
     def announce(_: str) -> None:
         screen.message("Leaving the measurement: the run is saved and whole. Press Ctrl-C again to leave at once.")

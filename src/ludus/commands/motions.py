@@ -199,6 +199,8 @@ def _check(arguments: list[str]) -> None:
 def _findings_of(file: Path, body: Body | None) -> list[Finding]:
     try:
         return [finding for clip in load_any(file, body) for finding in check_motion(clip)]
+    except UnknownBodyError as error:  # which says what to do
+        return [Finding("error", str(error))]
     except DataError as error:
         return [Finding("error", str(error), "Import it anew, or put the source right there.")]
 

@@ -51,14 +51,14 @@ def _common(found: Sequence[SavedRun], asked: int) -> list[Measurement]:
 
 def _own(found: Sequence[SavedRun]) -> list[Measurement]:
     """Of every run what was measured at the end of its training, if all have that."""
-    ends = [[m for m in run.measurements if m.by == "train" or m.fixed_starts][-1:] for run in found]
+    ends = [[m for m in run.measurements if m.by == "train" or m.chose_the_best][-1:] for run in found]
     return [m for end in ends for m in end] if all(ends) else []
 
 
 def _told_starts(chosen: Sequence[Measurement]) -> str:
     counts = sorted({int(m.result.get("episodes", 0)) for m in chosen})
     number = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
-    if all(m.fixed_starts for m in chosen):
+    if all(m.chose_the_best for m in chosen):
         return f"{number} fixed starts, by which the best policy was chosen"
     seeds = {m.seed for m in chosen}
     if len({_protocol(m) for m in chosen}) == 1:

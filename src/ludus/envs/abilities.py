@@ -62,6 +62,17 @@ class Describes(Protocol):
 
 
 @runtime_checkable
+class TellsItsTask(Protocol):
+    """An environment that has more to say before a training than its name."""
+
+    def plan_lines(self) -> list[str]:
+        """What is to be done."""
+
+    def doubts(self) -> list[str]:
+        """What a user should look at first: warnings."""
+
+
+@runtime_checkable
 class HasGoals(Protocol):
     """An environment that can judge a step by another goal than its own; see goals.py for what it observes."""
 
@@ -82,6 +93,17 @@ def interface_of(env: VecEnv) -> Interface:
         return Interface() if able is None else able.interface()
     except Exception:  # noqa: BLE001 (names are a comfort; what is broken is told at the first reset)
         return Interface()
+
+
+def plan_lines(env: VecEnv) -> list[str]:
+    """See `TellsItsTask`; most have nothing to say."""
+    able = next((layer for layer in _layers(env) if isinstance(layer, TellsItsTask)), None)
+    return [] if able is None else able.plan_lines()
+
+
+def doubts(env: VecEnv) -> tuple[str, ...]:
+    able = next((layer for layer in _layers(env) if isinstance(layer, TellsItsTask)), None)
+    return () if able is None else tuple(able.doubts())
 
 
 def adapt(env: VecEnv, metrics: Values, labels: Values) -> bool:

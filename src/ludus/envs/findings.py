@@ -5,12 +5,14 @@ from typing import Literal
 
 from ludus.errors import plain_text
 
+Level = Literal["error", "warning", "ok"]
+
 
 @dataclass(frozen=True)
 class Finding:
     """One thing that was looked at."""
 
-    level: Literal["error", "warning", "ok"]
+    level: Level
     what: str
     fix: str = ""
 

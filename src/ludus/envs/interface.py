@@ -20,6 +20,7 @@ class Interface:
     actions: Sequence[str] = ()
     units: Sequence[str] = ()  # of the actions
     control_dt: float = 0.0  # seconds that an action lasts; 0: not known
+    robot: Mapping[str, Any] = field(default_factory=dict)  # what of it a policy relies on, as plain JSON
 
     def names_of(self, part: str, size: int) -> list[str]:
         """Of the numbers of a part of an observation; counted where nobody named them."""
@@ -33,6 +34,7 @@ class Interface:
             "actions": list(self.actions),
             "units": list(self.units),
             "control_dt": self.control_dt,
+            "robot": dict(self.robot),
         }
 
 
@@ -47,7 +49,13 @@ def interface_from(description: Mapping[str, Any]) -> Interface:
         _names(description["actions"]),
         _names(description["units"]),
         dt,
+        description.get("robot", {}),  # is compared alone; older ones have none
     )
+
+
+def changed_facts(then: Any, now: Mapping[str, Any]) -> list[str]:
+    """What of a robot is not what it was; `then` may be a stranger's."""
+    return [name for name in now if not isinstance(then, Mapping) or then.get(name) != now[name]]
 
 
 def _names(given: Any) -> tuple[str, ...]:

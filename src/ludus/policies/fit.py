@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from ludus.envs.abilities import interface_of
+from ludus.envs.interface import changed_facts
 from ludus.envs.row_space import ActionRow, RowSpace
 from ludus.envs.vec import VecEnv
 from ludus.errors import CheckpointError
@@ -20,6 +22,12 @@ def refuse_misfit(policy: Policy, env: VecEnv) -> None:
                 f"here they are {found.shape}{_parts_of(found)}. The environment or its settings have changed "
                 "since: train it anew."
             )
+    robot, here = policy.interface.robot, interface_of(env).robot
+    if robot and here and (changed := changed_facts(robot, here)):
+        raise CheckpointError(
+            f"The robot of {env.name} is not the one that the policy was trained on: its {', '.join(changed)} "
+            "changed. Put its file back, or train anew; a newer Ludus may also read it otherwise."
+        )
 
 
 def _same_parts(known: Any, found: Any) -> bool:

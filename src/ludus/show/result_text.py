@@ -27,10 +27,10 @@ def measured_policy(m: Measurement) -> str:
 
 def measured_on(m: Measurement) -> str:
     """'200 new starts, deterministic actions, seed 0'."""
-    number = f"{m.result.get('episodes', 0):,.0f}"
-    starts = (
-        f"the {number} fixed starts by which the best was chosen" if m.fixed_starts else f"{number} new starts"
-    )
+    number = round(m.result.get("episodes", 0))
+    starts = f"{number:,} {'fixed' if m.fixed_starts else 'new'} start{'s' * (number != 1)}"
+    if m.chose_the_best:
+        starts = f"the {starts} by which the best was chosen"
     others = "".join(f", {name} {plain_text(str(value), 200)}" for name, value in m.settings.items())
     return f"{starts}, {m.actions} actions, seed {m.seed}{others}"
 

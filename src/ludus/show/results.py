@@ -53,9 +53,14 @@ class Measurement:
     result: dict[str, float]  # Evaluation.summary
     date: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M:%S"))
     settings: dict[str, Any] = field(default_factory=dict)  # that differ from the run's own
-    fixed_starts: bool = False  # the starts are those by which the best was chosen
+    fixed_starts: bool = False  # the environment has no others; see `chose_the_best`
     episodes: dict[str, Any] = field(default_factory=dict)  # Evaluation.record, of the first MOST_EPISODES
     words: dict[str, list[str]] = field(default_factory=dict)  # what numbers of a start stand for
+
+    @property
+    def chose_the_best(self) -> bool:
+        """Whether the best policy was chosen by these very starts."""
+        return self.fixed_starts and "clip" not in self.settings
 
     @property
     def usual(self) -> bool:

@@ -17,7 +17,7 @@ from ludus.buffers.schedule import SegmentSchedule
 from ludus.buffers.segments import Segments
 from ludus.config import make_plan
 from ludus.envs import make_groups
-from ludus.envs.abilities import interface_of, tabulate
+from ludus.envs.abilities import doubts, interface_of, plan_lines, tabulate
 from ludus.envs.mujoco.simulator import lacks_warp
 from ludus.envs.row_space import numbers_in
 from ludus.envs.vec import State, VecEnv, advice_on_faults, derive_seed
@@ -66,7 +66,7 @@ class OnPolicyJob(Job):
         self.models = {"policy": self.policy}
         self.memory_plan = self._plan_memory(groups)
         refuse_what_cannot_fit(self.memory_plan.total, self.memory_plan.line(), config.memory_advice, device)
-        self.cautions = limit_warnings(config, groups[0])
+        self.cautions = (*limit_warnings(config, groups[0]), *doubts(groups[0]))
         if lacks_warp(getattr(config.env, "simulator", "threads"), device, groups[0].num_rows):
             self.warnings = (
                 "MuJoCo Warp is not installed, so the CPU's threads simulate, which is much slower: "
@@ -167,6 +167,7 @@ class OnPolicyJob(Job):
         whole = self.policy.recurrent
         part = f"{schedule.segments // parts:,} segments" if whole else f"{steps // parts:,} steps"
         return [
+            *plan_lines(self.collector.groups[0].env),
             f"{each}{config.env.num_envs:,} environments{agents} in {groups}; "
             f"networks {config.policy.told()}; seed {config.seed}",
             f"{schedule.segments:,} segments × {schedule.horizon} = {steps:,} steps → {parts} minibatches × "

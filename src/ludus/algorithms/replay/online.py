@@ -21,7 +21,7 @@ from ludus.buffers.lanes import LaneStore, lane_store_bytes
 from ludus.buffers.replay import Replay
 from ludus.config import make_plan
 from ludus.envs import make_groups
-from ludus.envs.abilities import interface_of
+from ludus.envs.abilities import doubts, interface_of, plan_lines
 from ludus.envs.vec import State, VecEnv, advice_on_faults
 from ludus.errors import ConfigError, TrainingError
 from ludus.policies.replay_policy import ReplayPolicy
@@ -80,7 +80,7 @@ class OffPolicyJob(ReplayJob):
         else:
             store = EpisodeStore(*shape, device, hidden, *more)
         hindsight = make_hindsight(config, envs[0])
-        self.warnings += hindsight_warnings(config, envs[0])
+        self.warnings += (*hindsight_warnings(config, envs[0]), *doubts(envs[0]))
         super().__init__(config, device, policy, store, hindsight)
         self.plan = plan
         self._plan_memory(self._bytes)
@@ -180,6 +180,7 @@ class OffPolicyJob(ReplayJob):
         learning = max(1, self.plan.total_iterations - idle)
         hindsight = self.learner.hindsight
         return [
+            *plan_lines(self.collector.groups[0].env),
             self._setting_line(),
             *([] if hindsight is None else [hindsight.line()]),
             f"{each}{envs:,} environment{'s' * (envs > 1)}, {paid}{ratio:.3g} updates a step after "

@@ -31,6 +31,7 @@ def check_body(name: str) -> tuple[Body | None, list[Finding]]:
         *_check_contacts(body),
         *_check_time(body),
         *_check_standing(body),
+        *_check_human(body),
     ]
 
 
@@ -64,15 +65,17 @@ def _check_units(body: Body) -> Iterator[Finding]:
         what = f"No joint may turn by more than {widest:.3f} rad: the ranges look like radians, read as degrees."
         yield Finding("error", what, 'Say so in the model: <compiler angle="radian"/>.')
     own = slice(body.root, body.root + len(body.bodies))
-    mass, height = float(body.model.body_mass[own].sum()), float(_height(body))
+    mass, height = float(body.model.body_mass[own].sum()), _height(body)
     if not _MASSES[0] <= mass <= _MASSES[1]:
         yield Finding("warning", f"It weighs {mass:.3g} kg.", "Are the masses in kg?")
     if not _HEIGHTS[0] <= height <= _HEIGHTS[1]:
-        yield Finding("warning", f"It is {height:.3g} m tall.", "Are lengths in metres? A mesh may want a scale.")
+        yield Finding(
+            "warning", f"Its highest body is at {height:.3g} m.", "Are lengths in metres? A mesh may want a scale."
+        )
     gravity = float(np.linalg.norm(body.model.opt.gravity))
     if abs(gravity - _GRAVITY) > 0.1:
         yield Finding("warning", f"Gravity is {gravity:.3g} m/s².", 'Set it: <option gravity="0 0 -9.81"/>.')
-    yield Finding("ok", f"It is {height:.2f} m tall and weighs {mass:.1f} kg.")
+    yield Finding("ok", f"Its highest body is at {height:.2f} m, and it weighs {mass:.1f} kg.")
 
 
 def _height(body: Body) -> float:
@@ -118,7 +121,8 @@ def _check_contacts(body: Body) -> Iterator[Finding]:
     pairs = {_pair(body, contact) for contact in data.contact if not floor & {int(g) for g in contact.geom}}
     if pairs:
         told = "; ".join(sorted(pairs)[:5])
-        fix = f"They push each other apart. Leave the pairs out: exclude = [{_quoted(pairs)}]."
+        where = "before the first [table] of the file"
+        fix = f"They push each other apart. Leave the pairs out, {where}: exclude = [{_quoted(pairs)}]."
         yield Finding("warning", f"In the default pose parts touch: {told}.", fix)
     else:
         yield Finding("ok", "In the default pose no part of it touches another.")
@@ -164,6 +168,31 @@ def _check_standing(body: Body) -> Iterator[Finding]:
         yield Finding("warning", what, "A policy can balance; but look whether feet, gains and pose are right.")
     else:
         yield Finding("ok", f"Its motors hold the default pose for {_HELD_SECONDS:g} s.")
+
+
+def _check_human(body: Body) -> Iterator[Finding]:
+    """Whether the parts that stand for a human's lie as a human's do, in the default pose."""
+    if not body.human:
+        return
+    places = _posed(body).xpos[body.root : body.root + len(body.bodies)]
+    at = {part: places[number] for part, number in body.human.items()}
+    pairs = [(part, "right_" + part.removeprefix("left_")) for part in at if part.startswith("left_")]
+    across = {part: at[part] - at[other] for part, other in pairs if other in at}
+    # A foot may stand before the other, a hip may not.
+    crossed = [
+        part
+        for part, (ahead, left, _) in across.items()
+        if left <= (abs(ahead) if part in ("left_hip", "left_shoulder") else 0.0)
+    ]
+    for part in crossed:
+        what = f"In the default pose the {part.replace('_', ' ')} does not lie to the left of the right one."
+        yield Finding("error", what, "Does the robot look along x? Are left and right exchanged in [human]?")
+    legs = [[at.get(f"{side}_{part}") for part in ("hip", "knee", "foot")] for side in ("left", "right")]
+    heights = [[place[2] for place in leg if place is not None] for leg in legs]
+    if any(leg != sorted(leg, reverse=True) for leg in heights):
+        yield Finding("error", "Hip, knee and foot of a leg do not lie one below the other.", "Look at [human].")
+    elif not crossed:
+        yield Finding("ok", "The parts of [human] lie as a human's do.")
 
 
 _DIVERGED = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL, mujoco.mjtWarning.mjWARN_BADQACC)

@@ -129,9 +129,11 @@ def _put_motors(spec: mujoco.MjSpec, motors: Motors, joints: Sequence[str], file
 def _groups_of(motors: Motors, joints: Sequence[str], file: Path) -> dict[str, MotorGroup]:
     found: dict[str, MotorGroup] = {}
     for group in motors.groups:
+        for pattern in group.joints:
+            if not matching((pattern,), joints):
+                hint = did_you_mean(pattern, joints)
+                raise ConfigError(f"{file}: motors.groups.joints has {pattern!r}, which means no joint.{hint}")
         chosen = matching(group.joints, joints)
-        if not chosen:
-            raise ConfigError(f"{file}: motors.groups.joints {list(group.joints)} mean no joint of the model.")
         twice = next((name for name in chosen if name in found), None)
         if twice is not None:
             raise ConfigError(f"{file}: the joint {twice} is in two groups of motors.")

@@ -266,6 +266,10 @@ class _Reader:
         return [self._table(value, path or name) for value in found]
 
     def _list(self, value: Any, name: str) -> list[Any]:
+        if isinstance(value, dict):
+            raise ConfigError(f"{self._file}: {name} can be several: write [[{name}]], with two brackets.")
+        if isinstance(value, str):
+            raise ConfigError(f'{self._file}: {name} must be a list: ["{plain_text(value, 60)}"].')
         if not isinstance(value, list) or len(value) > _MOST_NAMES:
             raise ConfigError(f"{self._file}: {name} must be a list of at most {_MOST_NAMES:,}.")
         return value
@@ -302,6 +306,6 @@ class _Reader:
 
 def _shown(value: Any) -> str:
     try:
-        return plain_text(str(value), 60)
+        return plain_text(repr(value) if isinstance(value, str) else str(value), 60)
     except ValueError:  # Python writes no number of more than some thousand digits
         return "a number without end"

@@ -9,14 +9,15 @@ from torch import Tensor
 
 from ludus.envs.bodies import Body
 from ludus.envs.bodies.rotations import conjugate, multiply, rotate, rotation_vector
-from ludus.envs.findings import Finding
+from ludus.envs.findings import Finding, Level
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.importing.motion import HELD_SHARE
 from ludus.envs.humanoid.motor_bandwidth import follow
 from ludus.envs.humanoid.seam import seam_jumps, seam_turns
-from ludus.envs.humanoid.tracking import ANY_DISTANCE
+from ludus.envs.humanoid.tracking import farthest_followed
 
 LIMIT_SLACK = 0.02  # rad beyond a joint's limit that nobody notices
+DEGREES_SHARE = 0.2  # of the joints, that turn more than once beyond their limits where angles are degrees
 LIMIT_FAR = 1.0  # rad beyond a limit where the body cannot follow at all
 UNDER_FLOOR, FAR_UNDER_FLOOR = 0.01, 0.05  # m
 ABOVE_FLOOR = 0.05  # m: higher, nothing touches the floor
@@ -26,6 +27,7 @@ FAST_FALL = 2.25  # times gravity: what falls so is played 1.5 times too fast
 MUCH_HEIGHT_FIX = 0.08  # m
 NEAR_GIMBAL = np.radians(80.0)  # of a joint's middle hinge; at 90° the other two cannot be told apart
 FAST_JOINT, FAST_ROOT, FAST_TURN = 40.0, 12.0, 25.0  # rad/s, m/s, rad/s
+IMPOSSIBLE = 3.0  # times as fast: no motion, a wrong unit
 ANGLE_JUMP = 2.0  # rad between two frames: no motion, a wrong solution
 # A jump: within one pose of a usual source the body comes to lie beside where the poses around lead it, both by
 # so much and so many times farther than is usual around then. A knee that bends fast is at 8 times, and no jump.
@@ -59,6 +61,12 @@ def check_motion(clip: Clip) -> list[Finding]:
     return [*findings, *_check_seam(clip)] if clip.loop else findings
 
 
+def gross_errors(clip: Clip) -> list[str]:
+    """What nobody should train on, as far as it is found at once: angles in degrees, jumps, a wrong unit."""
+    found = (*_check_limits(clip), *_check_speed(clip))
+    return [f"{clip.name}: {finding.what} {finding.fix}" for finding in found if finding.level == "error"]
+
+
 def _check_time(clip: Clip) -> Iterator[Finding]:
     if not LOW_FPS <= clip.fps <= HIGH_FPS:
         fix = "Import it anew with the source's true rate: --fps."
@@ -79,6 +87,10 @@ def _check_held(clip: Clip) -> Iterator[Finding]:
 def _check_limits(clip: Clip) -> Iterator[Finding]:
     low, high = clip.body.limits
     beyond = np.maximum(low - clip.joint_pos, 0) + np.maximum(clip.joint_pos - high, 0)  # [frames, joints]
+    if (beyond.max(axis=0) > 2 * np.pi).mean() > DEGREES_SHARE:
+        what = f"Joints go up to {float(beyond.max()):.0f} rad beyond their limits: the angles look like degrees."
+        yield Finding("error", what, "Multiply them by π / 180 in the source.")
+        return
     bad = [i for i in np.argsort(-beyond.max(axis=0)) if beyond[:, i].max() > LIMIT_SLACK]
     for i in bad:
         most, share = float(beyond[:, i].max()), float((beyond[:, i] > LIMIT_SLACK).mean())
@@ -133,7 +145,8 @@ def _check_speed(clip: Clip) -> Iterator[Finding]:
     for value, most, told in ((root, FAST_ROOT, f"{root:.1f} m/s"), (turning, FAST_TURN, f"{turning:.0f} rad/s")):
         if value > most:
             fix = "Are the unit (metres) and the rate (--fps) of the source right?"
-            yield Finding("warning", f"The root moves with up to {told}.", fix)
+            level: Level = "error" if value > IMPOSSIBLE * most else "warning"
+            yield Finding(level, f"The root moves with up to {told}.", fix)
 
 
 def _check_jumps(clip: Clip, positions: np.ndarray) -> Iterator[Finding]:
@@ -200,10 +213,12 @@ def _check_motors(clip: Clip) -> Iterator[Finding]:
         yield Finding("error", f"The motors cannot follow: at {when} the simulation breaks down.", fix)
         return
     name, told = _words(clip.body.key_names[body]), f"{most * 100:.0f} cm"
-    if most > ANY_DISTANCE:  # an evaluation by the strict rule would fail there
-        seconds = float((distances[:, body] > ANY_DISTANCE).double().mean()) * clip.duration
-        what = f"at {when} the {name} is {told} off, and for {seconds:.2f} s more than {ANY_DISTANCE * 100:.0f} cm"
-        yield Finding("warning", f"The motors cannot follow: {what}.", f"Most policies will lag there. {fix}")
+    most_allowed = farthest_followed(clip.body)[1]
+    if most > most_allowed:  # an evaluation by the strict rule would fail there
+        seconds = float((distances[:, body] > most_allowed).double().mean()) * clip.duration
+        what = f"at {when} the {name} is {told} off, and for {seconds:.2f} s more than {most_allowed * 100:.0f} cm"
+        told = f"The motors cannot follow, led by residual actions: {what}."
+        yield Finding("warning", told, f"Most policies will lag there; with --env.actions feedforward less. {fix}")
     else:
         yield Finding("ok", f"The motors can follow: at most {told} off (the {name} at {when}).")
 

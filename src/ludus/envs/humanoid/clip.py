@@ -174,9 +174,12 @@ def _check_names(path: Path, body: Body, what: str, found: np.ndarray, wanted: t
         return
     if sorted(names) == sorted(wanted):
         raise DataError(f"{path} has the {what} of {body.name} in another order; import it anew from its source.")
-    extra, missing = sorted(set(names) - set(wanted))[:20], sorted(set(wanted) - set(names))
+    extra, missing = sorted(set(names) - set(wanted))[:10], sorted(set(wanted) - set(names))[:10]
     told = [f"has {', '.join(extra)}"] * bool(extra) + [f"lacks {', '.join(missing)}"] * bool(missing)
-    raise DataError(f"{path} is of another body than {body.name}: among its {what} it {' and '.join(told)}.")
+    raise DataError(
+        f"{path} is of another body than {body.name}: among its {what} it {' and '.join(told)}. Give its own body "
+        "(--body), or import its source for this one."
+    )
 
 
 def check_clip(clip: Clip, where: str) -> None:

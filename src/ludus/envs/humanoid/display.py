@@ -2,7 +2,7 @@
 
 from ludus.display import Column, Curves, Display, Measure, Table
 from ludus.envs.humanoid.config import HumanoidConfig
-from ludus.envs.humanoid.tracking import ANY_DISTANCE, MEAN_DISTANCE
+from ludus.envs.humanoid.tracking import ANY_DISTANCE, LOW, MEAN_DISTANCE
 
 
 def humanoid_display(config: HumanoidConfig) -> Display:
@@ -89,5 +89,6 @@ CLIPS = Table(
         "Completed: share of the frames before it failed.",
     ),
     meaning="MPJPE is the bodies' mean distance in the world; local: with the roots in one place; "
-    "aligned: after the best rotation, scale and shift.",
+    "aligned: after the best rotation, scale and shift. Of robots whose root stands below "
+    f"{LOW} m, half and a quarter of its height take the place of {MEAN_DISTANCE} and {ANY_DISTANCE} m.",
 )

@@ -11,7 +11,7 @@ from ludus.envs.bodies.rotations import conjugate, heading, multiply, rotate, ro
 from ludus.envs.humanoid.config import HumanoidConfig, TrackingReward
 from ludus.envs.humanoid.motions import MotionLibrary, Reference
 from ludus.envs.humanoid.task import FEELING, HumanoidTask
-from ludus.envs.humanoid.tracking import MEAN_DISTANCE, TrackingMeasures, clip_table
+from ludus.envs.humanoid.tracking import TrackingMeasures, clip_table, farthest_followed
 from ludus.envs.mujoco.simulator import Simulator
 from ludus.envs.mujoco.task import Rows, Score
 from ludus.envs.mujoco.terms import Table, Term
@@ -68,6 +68,7 @@ class MimicTask(HumanoidTask):
         goal_size = 2 + len(config.future) * _seen_size(library.body)
         super().__init__(f"{library.body.name}-mimic", config, library, sim, goal_size, evaluation)
         self._roles = roles or ClipRoles(len(library))
+        self._farthest = farthest_followed(self.body)
         if config.discriminate == "error":
             self._hold_motion(_error_size(self.body))
         # m, how far off an episode may be that starts in a part of a clip.
@@ -96,7 +97,7 @@ class MimicTask(HumanoidTask):
             self.labels = (*self.labels, *["lost"] * evaluation)
 
     def _new_measures(self) -> TrackingMeasures:
-        return TrackingMeasures(self.num_rows, len(self.body.key), self.body.dt, self.device)
+        return TrackingMeasures(self.num_rows, len(self.body.key), self.body.dt, self.device, self._farthest[1])
 
     errors: dict[str, Tensor]  # [rows] squared, of the newest step
     lost: Tensor  # [rows] bool
@@ -195,7 +196,7 @@ class MimicTask(HumanoidTask):
     def _is_lost(self, distance: Tensor) -> Tensor:
         """[rows] bool: in training any body is too far off; in an evaluation the mean is, as others count."""
         if self._evaluation:
-            return distance.mean(1) > MEAN_DISTANCE
+            return distance.mean(1) > self._farthest[0]
         if not self.config.strict_termination:
             return (distance > self.config.termination).any(dim=1)
         began = self.memory["time"] - self.elapsed * self.clip_dt

@@ -3,6 +3,7 @@
 import importlib.util
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import gymnasium as gym
@@ -12,10 +13,13 @@ from torch import Tensor
 
 from ludus.envs.bodies import Body
 from ludus.envs.bodies.rotations import conjugate, heading, multiply, rotate, two_axes
+from ludus.envs.humanoid.checks import gross_errors
+from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.motions import MotionLibrary, Reference
 from ludus.envs.humanoid.start_noise import StartNoise
 from ludus.envs.humanoid.starts import StartWeights
+from ludus.envs.interface import Interface, changed_facts
 from ludus.envs.mujoco.randomization import Latency, Randomization
 from ludus.envs.mujoco.simulator import Simulator
 from ludus.envs.mujoco.task import ALL_ROWS, Rows, SimTask
@@ -48,6 +52,10 @@ FEELING = {  # observation terms of every body
     "joint_velocity": Term(lambda task, rows: task.sight.felt[5]),
     "bodies": Term(lambda task, rows: task.sight.around),
 }
+
+
+_MOST_NAMED = 5  # clips in the plan
+_MOST_LOOKED_AT = 200  # clips, before a training
 
 
 class HumanoidTask(SimTask):
@@ -306,6 +314,27 @@ class HumanoidTask(SimTask):
         if not (known and all(time.isfinite().all() for time in times)):
             raise CheckpointError("Its episodes are in clips or at times that there are not: it is damaged.")
 
+    def interface(self) -> Interface:
+        return replace(super().interface(), robot=self.body.facts())
+
+    def _own_clips(self) -> Sequence[Clip]:
+        """Without the mirrored ones, which come last."""
+        clips = self.library.clips
+        return clips[: len(clips) // 2] if self.config.mirror else clips
+
+    def plan_lines(self) -> list[str]:
+        clips = self._own_clips()
+        names = ", ".join(clip.name for clip in clips[:_MOST_NAMED]) + ", …" * (len(clips) > _MOST_NAMED)
+        several = f"{len(clips):,} clips" if len(clips) > 1 else "a clip"
+        seconds = sum(clip.duration for clip in clips)
+        return [f"{self.body.name}; {several}, {seconds:,.1f} s: {names}"]
+
+    def doubts(self) -> list[str]:
+        clips = self._own_clips()[:_MOST_LOOKED_AT]
+        found = [error for clip in clips for error in gross_errors(clip)]
+        more = f" And {len(found) - 1} more errors." if len(found) > 1 else ""
+        return [f"{found[0]}{more} 'ludus motions check' tells all."] if found else []
+
     def lessons(self) -> State:
         return {"starts": self.starts.state()}
 
@@ -369,9 +398,7 @@ def _selection(numbers: np.ndarray, device: torch.device) -> slice | Tensor:
 
 def _check_same(then: dict[str, object], body: Body) -> None:
     """A policy learned to move the body that it had."""
-    now = body.facts()
-    changed = [name for name in now if then.get(name) != now[name]]
-    if changed:
+    if changed := changed_facts(then, body.facts()):
         raise CheckpointError(
             f"The body {body.name} ({body.file}) is not the one this run began with: its {', '.join(changed)} "
             "changed. Put the file back, or begin a new run; a newer Ludus may also read it otherwise."

@@ -7,9 +7,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ludus.envs.bodies import Body
+
 MEAN_DISTANCE = 0.5  # m: an evaluated episode has failed when the bodies' mean distance exceeds it
 ANY_DISTANCE = 0.25  # m: the strict rule: when any body's distance does
+LOW = 0.6  # m: of robots whose root stands lower these are half and a quarter of its height
 _MEASURES = ("mpjpe", "mpjpe_local", "mpjpe_aligned", "velocity_error", "acceleration_error")
+
+
+def farthest_followed(body: Body) -> tuple[float, float]:
+    """m, of the mean over bodies and of any body: beyond it a reference is lost.
+
+    A low robot that lies on its belly is nearer to itself than a human's size.
+    """
+    height = float(body.default_qpos[2])
+    return (height / 2, height / 4) if height < LOW else (MEAN_DISTANCE, ANY_DISTANCE)
 
 
 class TrackingMeasures:
@@ -21,8 +33,10 @@ class TrackingMeasures:
     - velocity_error, acceleration_error: m/s and m/s², mean length of the difference, by differences of positions
     """
 
-    def __init__(self, rows: int, bodies: int, dt: float, device: torch.device) -> None:
-        self._dt = dt
+    def __init__(
+        self, rows: int, bodies: int, dt: float, device: torch.device, any_distance: float = ANY_DISTANCE
+    ) -> None:
+        self._dt, self._any_distance = dt, any_distance
         self._sums = torch.zeros((rows, len(_MEASURES)), dtype=torch.float64, device=device)
         self._frames = torch.zeros(rows, dtype=torch.float64, device=device)
         self.farthest = torch.zeros(rows, device=device)  # m, that any body was off so far
@@ -61,7 +75,7 @@ class TrackingMeasures:
         means = (self._sums / self._frames.clamp(min=1)[:, None]).float()
         values = dict(zip(_MEASURES, means.unbind(1), strict=True))
         kept = {f"{name}_succeeded": value.masked_fill(lost, torch.nan) for name, value in values.items()}
-        strict = ~lost & (self.farthest <= ANY_DISTANCE)
+        strict = ~lost & (self.farthest <= self._any_distance)
         return {"success": (~lost).float(), "success_strict": strict.float(), **values, **kept}
 
 
