@@ -170,7 +170,8 @@ def test_episodes_begin_with_it(playback: tuple[float, float]) -> None:
 def heard(env: object, *outcomes: tuple[int, float, float]) -> None:
     """An evaluation with these (clip, start in seconds, farthest that a body was off)."""
     clips, began, farthest = ([float(part) for part in parts] for parts in zip(*outcomes, strict=True))
-    labels = {"clip": clips, "began": began, "farthest": farthest, "ended": [at + 0.5 for at in began]}
+    later = [at + 0.5 for at in began]
+    labels = {"clip": clips, "began": began, "farthest": farthest, "ended": later, "strayed": later}
     env.adapt({"success": [float(not off > 0.6) for off in farthest]}, labels)  # type: ignore[attr-defined]
 
 
@@ -197,6 +198,18 @@ def test_what_is_followed_closely_is_to_stay_so() -> None:
     with pytest.raises(CheckpointError, match="damaged"):
         env.load_state(state)
     env.close()
+
+
+def test_starts_are_drawn_to_what_is_not_followed_closely() -> None:
+    clips = [standing_clip("a"), standing_clip("b"), standing_clip("c")]
+    for rule, drawn in ((0.3, True), (0.0, False)):
+        env = make(clips, strict_termination=rule)
+        heard(env, (0, 0.0, 0.24), (1, 0.0, 0.26), (2, 0.0, 0.1))
+        assert bool(env.starts.failures.any()) == drawn
+        assert (env.starts.shares()[1] > 0.5) == drawn
+        heard(env, (0, 0.0, 0.1), (1, 0.0, 0.9), (2, 0.0, 0.1))  # which fails by both rules
+        assert env.starts.shares()[1] > 0.5
+        env.close()
 
 
 def test_without_the_rule_all_clips_have_one_limit_and_nothing_is_kept() -> None:
@@ -231,6 +244,9 @@ def test_an_evaluation_teaches_how_far_its_episodes_were_off() -> None:
     assert {True, False} == set(lost)
     for off, failed in zip(result.labels["farthest"], lost, strict=True):
         assert off > 0.5 if failed else off > 0.0
+    told = (result.labels[name] for name in ("began", "ended", "farthest", "strayed"))
+    for began, ended, off, strayed in zip(*told, strict=True):
+        assert began < strayed < ended if off > 0.3 else strayed > ended
     assert sorted(result.labels["began"]) == pytest.approx([0.0, 0.0, 0.0, 0.4, 0.8])
     env = make(clips, strict_termination=0.1)
     env.adapt(result.metrics, result.labels)

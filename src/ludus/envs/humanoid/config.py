@@ -82,7 +82,7 @@ class HumanoidConfig(TermSettings):
     strict_termination: Annotated[float, Range(0, 1_000_000)] = 0.0
     """m; a closer limit for episodes that begin in a second of a clip from which the newest evaluation followed:
     as far as it was off, at least this, at most `termination`. Seconds in which none began take the farthest of
-    their clip. 0: `termination` everywhere."""
+    their clip. Starts are then drawn to what fails strictly, too. 0: `termination` everywhere."""
     reward: TrackingReward = field(default_factory=TrackingReward)
     """Of goal track: the usual weights of its reward terms, and how sharply they fall."""
     discriminate: Literal["nothing", "motion", "error"] = "nothing"

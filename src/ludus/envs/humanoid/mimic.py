@@ -78,7 +78,7 @@ class MimicTask(HumanoidTask):
         self._measures = self._new_measures() if evaluation else None
         self.fixed_starts, self.own_starts = evaluation, starts
         if evaluation:
-            strict = ["farthest"] * bool(config.strict_termination)
+            strict = ("farthest", "strayed") if config.strict_termination else ()
             self.labels = ("weight", "clip", "began", "ended", *strict, *["unseen"] * bool(self._roles.unseen))
             plan = evaluation_plan(config, library)
             self._plan = [tensor[starts].to(self.device) for tensor in plan]
@@ -218,6 +218,7 @@ class MimicTask(HumanoidTask):
         if self.config.strict_termination:
             # A copy: rows that have ended begin anew before anybody reads it.
             labels["farthest"] = self._measures.farthest.clone()
+            labels["strayed"] = (self._plan[1] + (self._measures.closely + 1) * self.body.dt).float()
         if self._roles.unseen:
             labels["unseen"] = (clip >= self._roles.seen).float()
         return self._measures.results(lost) | {"completion": completion} | labels
@@ -274,11 +275,13 @@ class MimicTask(HumanoidTask):
             told = {name: values.repeat(2) for name, values in told.items()}
             told["clip"][len(told["clip"]) // 2 :] += seen
         clip = told["clip"].long()
-        if self.config.resample:
-            self.starts.learn(clip, told["began"], told["ended"], told["failed"] > 0, told.get("lost"))
+        failed, lost = told["failed"] > 0, told.get("lost")
         if self.config.strict_termination:
-            farthest = told["farthest"].masked_fill(told["failed"] > 0, torch.inf)
-            self._be_strict(clip, told["began"], farthest.nan_to_num(torch.inf))
+            farthest = told["farthest"].masked_fill(failed, torch.inf).nan_to_num(torch.inf)
+            self._be_strict(clip, told["began"], farthest)
+            failed, lost = farthest > self._farthest[1], told["strayed"]
+        if self.config.resample:
+            self.starts.learn(clip, told["began"], told["ended"], failed, lost)
         return True
 
     def _be_strict(self, clip: Tensor, began: Tensor, farthest: Tensor) -> None:

@@ -40,6 +40,7 @@ class TrackingMeasures:
         self._sums = torch.zeros((rows, len(_MEASURES)), dtype=torch.float64, device=device)
         self._frames = torch.zeros(rows, dtype=torch.float64, device=device)
         self.farthest = torch.zeros(rows, device=device)  # m, that any body was off so far
+        self.closely = torch.zeros(rows, dtype=torch.float64, device=device)  # frames before any was too far off
         self._before = torch.zeros((2, rows, bodies, 3), device=device)  # differences one and two frames ago
 
     def begin(self, where: Tensor) -> None:
@@ -47,6 +48,7 @@ class TrackingMeasures:
         self._sums.masked_fill_(where[:, None], 0.0)
         self._frames.masked_fill_(where, 0.0)
         self.farthest.masked_fill_(where, 0.0)
+        self.closely.masked_fill_(where, 0.0)
         self._before.masked_fill_(where[:, None, None], 0.0)
 
     def add(self, bodies: Tensor, reference: Tensor) -> None:
@@ -67,8 +69,9 @@ class TrackingMeasures:
             torch.linalg.vector_norm(change, dim=-1).mean(1),
         ]
         self._sums += torch.stack(means, dim=1)
-        self._frames += 1
         torch.maximum(self.farthest, distance.amax(1), out=self.farthest)
+        self.closely += (self.closely == self._frames) & (self.farthest <= self._any_distance)
+        self._frames += 1
 
     def results(self, lost: Tensor) -> dict[str, Tensor]:
         """[rows] each; what is of those alone that were not lost is NaN elsewhere."""
