@@ -51,7 +51,7 @@ EXIT_INTERRUPTED = 75
 
 
 # With segments that the rows do not divide: some are half recorded when a run is saved.
-MEMORY: Settings = {"groups": 2, "torch_threads": 1, "ppo.prio_alpha": 0.6, "ppo.rho_clip": 1.0}
+MEMORY: Settings = {"groups": 2, "torch_threads": 1, "ppo.prio_alpha": 0.6, "ppo.rho_clip": 1.0, "ppo.average": 20}
 MEMORY |= {"policy.memory": "lstm", "policy.memory_size": 16}
 
 

@@ -48,6 +48,7 @@ _LARGE = dataclasses.replace(
         learning_rate_final=1e-5,
         gamma=0.97,
         std_final=0.08,
+        average=1_200,  # gradient steps: of 30 iterations
     ),
     loop=LoopConfig(total_steps=290_000_000, iterations=40),
     eval=EvalConfig(every=25_000_000, stochastic=False),
@@ -90,7 +91,7 @@ _ROBOT_LARGE = dataclasses.replace(
         max_steps=500,
         resample_floor=0.5,
     ),
-    ppo=dataclasses.replace(_LARGE.ppo, gamma=0.98, std_final=0.1),
+    ppo=dataclasses.replace(_LARGE.ppo, gamma=0.98, std_final=0.1, average=0),
     loop=LoopConfig(total_steps=30_000_000, iterations=20),
     eval=EvalConfig(every=5_000_000, stochastic=False),
 )

@@ -33,6 +33,9 @@ class RolloutConfig:
     """Step size at the end, reached linearly; the same as learning_rate keeps it constant."""
     max_grad_norm: Annotated[float, Range(above=0)] = 0.5
     """Gradients longer than this are shortened to it."""
+    average: Annotated[int, Range(0, 10**9)] = 0
+    """Evaluate and save the mean of the policy's weights over about so many gradient steps, once an iteration;
+    0: the newest weights."""
 
 
 def count_minibatches(
@@ -139,6 +142,15 @@ def make_schedule(config: OnPolicyTrainConfig, rows: int) -> SegmentSchedule:
 
 
 def with_minibatches(config: C, schedule: SegmentSchedule) -> C:
-    """The same, with as many minibatches as `batch_size` asks for; refused where they do not divide the steps."""
-    parts = count_minibatches(config.rollout, schedule, config.whole_segments, config.section)
+    """The same, with as many minibatches as `batch_size` asks for; refused where they do not divide the steps, or
+    where a mean of weights would be of less than one iteration.
+    """
+    rollout, section = config.rollout, config.section
+    parts = count_minibatches(rollout, schedule, config.whole_segments, section)
+    batches = parts * rollout.update_epochs
+    if 0 < rollout.average <= batches:
+        raise ConfigError(
+            f"--{section}.average {rollout.average:,} is too short for a mean: give more than the {batches:,} "
+            f"gradient steps of an iteration (--{section}.minibatches × --{section}.update-epochs), or 0."
+        )
     return config.with_rollout(minibatches=parts)

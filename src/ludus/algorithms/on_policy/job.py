@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ludus import ranks
+from ludus.algorithms.average import AveragedPolicy, load_average
 from ludus.algorithms.on_policy.collector import Collector
 from ludus.algorithms.on_policy.config import OnPolicyTrainConfig, make_schedule, with_minibatches
 from ludus.algorithms.on_policy.ram import MemoryPlan, plan_memory
@@ -63,7 +64,10 @@ class OnPolicyJob(Job):
         refuse_large_networks(inputs, config.policy, 2 - config.policy.shared_trunk, device)
         self.policy = make_actor_critic(groups[0], config.policy, derive_seed(config.seed, 4)).to(device)
         self.policy.interface = interface_of(groups[0])
-        self.models = {"policy": self.policy}
+        horizon = config.rollout.average
+        self._average = AveragedPolicy(self.policy, horizon) if horizon else None
+        judged = self.policy if self._average is None else self._average.policy
+        self.models = {"policy": judged}
         self.memory_plan = self._plan_memory(groups)
         refuse_what_cannot_fit(self.memory_plan.total, self.memory_plan.line(), config.memory_advice, device)
         self.cautions = (*limit_warnings(config, groups[0]), *doubts(groups[0]))
@@ -76,7 +80,7 @@ class OnPolicyJob(Job):
         self.learner = self._make_learner(groups, schedule)
         self.collector = Collector(groups, self.policy, schedule, config.gamma, config.seed, config.cuda_graphs)
         self.timing = self.collector.timing
-        self._evaluator = PolicyEvaluator(config, self.policy)
+        self._evaluator = PolicyEvaluator(config, judged)
         self._segments: Segments | None = None
 
     @abstractmethod
@@ -84,7 +88,9 @@ class OnPolicyJob(Job):
         """What improves `policy`."""
 
     def _plan_memory(self, groups: list[VecEnv]) -> MemoryPlan:
-        return plan_memory(self.policy, self.schedule, self.config.rollout.minibatches, self.config.groups)
+        rollout = self.config.rollout
+        averaged = rollout.average > 0
+        return plan_memory(self.policy, self.schedule, rollout.minibatches, self.config.groups, averaged)
 
     def _prepare(self, groups: list[VecEnv]) -> list[VecEnv]:
         """The environments as they are stepped in; a subclass may pay for other things than they do."""
@@ -97,6 +103,8 @@ class OnPolicyJob(Job):
         started = time.perf_counter()
         metrics = self._learn(self._segments, progress, lambda batch: show(1.0, batch))
         metrics["train/skipped_updates"] = metrics["train/skipped_updates"].cpu()  # which waits for the update
+        if self._average is not None:
+            self._average.follow(self.plan.batches_per_iteration)
         self.timing.learn += time.perf_counter() - started
         self._adapt_if_due(number)
         return metrics
@@ -179,6 +187,7 @@ class OnPolicyJob(Job):
             self.config.section: self.learner.state(),
             "collector": self.collector.state() if whole else None,
             "lessons": self.collector.lessons(),  # for a rank that has no collector in it
+            "average": None if self._average is None else self._average.state(),
         }
 
     def own_paths(self) -> tuple[str, ...]:
@@ -187,7 +196,12 @@ class OnPolicyJob(Job):
     def carried(self) -> State:
         return super().carried() | {"lessons": []}  # those of other environments
 
+    def begin_with_new_weights(self) -> None:
+        if self._average is not None:
+            self._average.hand_back()
+
     def load_state(self, state: State, iteration: int) -> bool:
+        load_average(self._average, self.policy, state.get("average"))
         self.learner.load_state(state[self.config.section])
         if state["collector"] is None:
             self.collector.begin_at(iteration, state.get("lessons", []))

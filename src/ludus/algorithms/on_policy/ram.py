@@ -22,7 +22,7 @@ class MemoryPlan:
     record: int  # the steps being recorded
     update: int  # what an update gathers of them
     gradient: int  # what one gradient step holds
-    networks: int  # weights, gradients and Adam's moments
+    networks: int  # weights, gradients, Adam's moments, and perhaps a mean of weights
     libraries: int  # what cuBLAS keeps for itself on a GPU
     adversary: int = 0  # a discriminator and its windows, where there is motion to imitate
 
@@ -36,7 +36,9 @@ class MemoryPlan:
         return f"memory {size(self.total)}: " + ", ".join(f"{name} {size(n)}" for name, n in parts.items())
 
 
-def plan_memory(policy: ActorCritic, schedule: SegmentSchedule, minibatches: int, groups: int = 1) -> MemoryPlan:
+def plan_memory(
+    policy: ActorCritic, schedule: SegmentSchedule, minibatches: int, groups: int = 1, average: bool = False
+) -> MemoryPlan:
     obs_dtype = torch.uint8 if policy.obs_space.dtype == "uint8" else torch.float32
     shape = tuple(policy.obs_space.shape)
     record = buffer_shapes(schedule, shape, obs_dtype, policy.head.action_size, policy.state_size)
@@ -49,7 +51,7 @@ def plan_memory(policy: ActorCritic, schedule: SegmentSchedule, minibatches: int
         record=_bytes(record) + noise,
         update=_bytes(update_shapes(policy, schedule)),
         gradient=(steps // minibatches) * (4 * _numbers_of_a_step(policy) + seen),
-        networks=4 * weights,
+        networks=(5 if average else 4) * weights,
         libraries=_CUBLAS_WORKSPACE * (_STREAMS + groups) if policy.device.type == "cuda" else 0,
     )
 

@@ -81,6 +81,7 @@ class PPOTrainConfig(OnPolicyTrainConfig):
 _INSTEAD = {  # what PPO does in the place of other algorithms' settings
     "replay.batch_size": "PPO has minibatches of --ppo.batch-size steps.",
     "replay.train_batches": "PPO takes --ppo.minibatches × --ppo.update-epochs gradient steps an iteration.",
+    "replay.average": "PPO has --ppo.average.",
     "reward": "PPO learns from its own rollouts, and is paid by the environment; take --algo sac or td3.",
     "data": "PPO learns from its own rollouts, not from recorded episodes; take --algo sac or td3.",
 }

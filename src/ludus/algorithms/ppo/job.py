@@ -25,6 +25,7 @@ class PPOJob(OnPolicyJob):
         return {"the scale of returns": (f"{self.config.section}/returns/moments", self.learner.returns.moments)}
 
     def begin_with_new_weights(self) -> None:
+        super().begin_with_new_weights()
         self.learner.begin_with_new_weights()
 
     def iteration(self, number: int, progress: float, show: Show) -> dict[str, Tensor]:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ludus import ranks
+from ludus.algorithms.average import AveragedPolicy, load_average
 from ludus.algorithms.replay.agents import Agent, make_agent
-from ludus.algorithms.replay.average import AveragedPolicy, load_newest, own_tensors
 from ludus.algorithms.replay.config import ReplayTrainConfig
 from ludus.algorithms.replay.hindsight import Hindsight
 from ludus.algorithms.replay.learner import ReplayLearner
@@ -118,17 +118,8 @@ class ReplayJob(StoreJob):
 
     def load_state(self, state: State, iteration: int) -> bool:
         self._note_units()
-        self._load_average(state.get("average"))
+        load_average(self._average, self.policy, state.get("average"))
         return super().load_state(state, iteration)
-
-    def _load_average(self, saved: State | None) -> None:
-        """A run without a mean saved the policy that learns itself; one with a mean both."""
-        if self._average is not None and saved is not None:
-            self._average.load_state(saved)
-        elif self._average is not None:
-            self._average.hand_back()
-        elif saved is not None:
-            load_newest(own_tensors(self.policy), saved)
 
     def learned_beside(self) -> dict[str, tuple[str, Tensor]]:
         """What judges the policy, and how much it is to explore."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ludus.envs.vec import State
-from ludus.policies.replay_policy import ReplayPolicy
+from ludus.policies.policy import Policy
 
 
 class AveragedPolicy:
@@ -17,12 +17,14 @@ class AveragedPolicy:
     and explores is still the policy itself.
     """
 
-    def __init__(self, newest: ReplayPolicy, horizon: int) -> None:
+    def __init__(self, newest: Policy, horizon: int) -> None:
         """A mean over about `horizon` gradient steps: older weights count exponentially less."""
-        both_have = [newest.normalizer, *newest.head.buffers()]  # what is no weight: a schedule may change it
+        # What is no weight, or what a schedule may change.
+        spreads = [spread for name, spread in newest.head.named_parameters() if name.endswith("log_std")]
+        both_have = [newest.normalizer, *newest.head.buffers(), *spreads]
         self.policy = copy.deepcopy(newest, {id(part): part for part in both_have})
         self._horizon, self._made = horizon, 0  # gradient steps that were followed
-        self._pairs = list(zip(own_tensors(self.policy), own_tensors(newest), strict=True))
+        self._pairs = list(zip(_own_tensors(self.policy), _own_tensors(newest), strict=True))
 
     @torch.no_grad()
     def follow(self, made: int) -> None:
@@ -50,17 +52,27 @@ class AveragedPolicy:
 
     def load_state(self, state: State) -> None:
         self._made = state["made"]
-        load_newest([newest for _, newest in self._pairs], state)
+        _load([newest for _, newest in self._pairs], state)
+
+
+def load_average(average: AveragedPolicy | None, newest: Policy, saved: State | None) -> None:
+    """A run without a mean saved the policy that learns itself; one with a mean both."""
+    if average is not None and saved is not None:
+        average.load_state(saved)
+    elif average is not None:
+        average.hand_back()
+    elif saved is not None:
+        _load(_own_tensors(newest), saved)
 
 
 @torch.no_grad()
-def load_newest(weights: list[Tensor], state: State) -> None:
-    """The policy that learns, of the state that an `AveragedPolicy` saved."""
+def _load(weights: list[Tensor], state: State) -> None:
+    """The policy that learns."""
     for newest, saved in zip(weights, state["newest"], strict=True):
         newest.copy_(saved)
 
 
-def own_tensors(policy: ReplayPolicy) -> list[Tensor]:
+def _own_tensors(policy: Policy) -> list[Tensor]:
     """Weights, and what layers know of their inputs: each once, also where two networks share it."""
     saved = policy.state_dict(keep_vars=True).items()
     own = [t for name, t in saved if isinstance(t, nn.Parameter) or not name.startswith(("normalizer.", "head."))]
