@@ -513,7 +513,12 @@ def test_an_action_space_that_does_not_fit_names_the_algorithms_that_do(
 
 
 # Units -------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("config", [SACTrainConfig(), TD3TrainConfig(), DQNTrainConfig()], ids=lambda c: c.algo)
+FIXED = SACTrainConfig(sac=SACConfig(learn_alpha=False))
+
+
+@pytest.mark.parametrize(
+    "config", [SACTrainConfig(), FIXED, TD3TrainConfig(), DQNTrainConfig()], ids=["sac", "fixed", "td3", "dqn"]
+)
 def test_values_are_scaled_exactly(config: ReplayTrainConfig) -> None:
     space = CHOICES if config.algo == "dqn" else BOX
     policy = make_replay_policy(config.head, OBS, space, PolicyConfig(hidden=(8, 8)), 0)
@@ -530,4 +535,5 @@ def test_values_are_scaled_exactly(config: ReplayTrainConfig) -> None:
         agent.scale_values(0.25)
         torch.testing.assert_close(values(), 0.25 * before)
     if isinstance(agent, SAC):
-        assert float(agent.log_alpha.detach().exp()) == pytest.approx(0.25 * config.sac.alpha)  # type: ignore[attr-defined]
+        factor = 1.0 if config is FIXED else 0.25  # a temperature that is not learned is as the setting says
+        assert float(agent.log_alpha.detach().exp()) == pytest.approx(factor * config.sac.alpha)  # type: ignore[attr-defined]

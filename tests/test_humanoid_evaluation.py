@@ -212,10 +212,17 @@ def test_an_episode_that_is_cut_has_not_succeeded_and_stands_in_the_table() -> N
     assert result.summary()["success_rate"] == 0.5
     lines = env.tabulate(result.metrics, result.labels)
     assert [(line["clip"], line["success_rate"]) for line in lines] == [("long", 0.0), ("short", 1.0)]
-    played = result.played_out()
-    assert played.returns == [result.returns[place] for place in range(2) if place not in result.cut]
-    assert env.adapt(played.metrics, played.labels)
+    heard = result.undecided()
+    assert [math.isnan(value) for value in heard.metrics["success"]] == [place in result.cut for place in range(2)]
+    assert env.adapt(heard.metrics, heard.labels)
     assert env.starts.failures.tolist() == [0] * len(env.starts.failures)  # nobody knows of the long one
+
+
+def test_of_starts_that_were_cut_or_failed_the_latter_alone_are_blamed() -> None:
+    env = make([walk_clip("loop"), standing_clip("still")])
+    labels = {"clip": [0.0] * 5 + [1.0], "began": [0.0] * 6, "ended": [0.5] + [1.0] * 5}
+    env.adapt({"success": [0.0] + [math.nan] * 4 + [1.0]}, labels)
+    assert float(env.starts.failures.sum()) == pytest.approx(0.5 * 1 / 5)  # smoothed; one of five
 
 
 def test_whoever_lost_the_reference_and_found_back_has_not_followed_it() -> None:

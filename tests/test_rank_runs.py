@@ -17,11 +17,12 @@ import pytest
 import ludus
 from ludus import new_runs, ranks, runs
 from ludus.algorithms.on_policy.config import adapted
+from ludus.algorithms.on_policy.job import OnPolicyJob
 from ludus.algorithms.optimizer import FlatAdam
 from ludus.algorithms.ppo.config import PPOTrainConfig
 from ludus.algorithms.ppo.job import PPOJob
 from ludus.config import to_dict
-from ludus.errors import ConfigError, LudusError
+from ludus.errors import ConfigError, EnvError, LudusError
 from ludus.files import TRANSIENT
 from ludus.launchers import STOPPED
 from ludus.presets import find_preset
@@ -232,6 +233,22 @@ def test_a_part_that_one_rank_cannot_write_is_no_checkpoint_and_all_go_on(
     assert [path.name for path in checkpoints_in(folder / "checkpoints")] == [
         f"step_{i * STEPS:09d}" for i in (6, 9, 12)
     ]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_environment_that_one_rank_finds_broken_as_it_saves_stops_all(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    state = OnPolicyJob.state
+
+    def broken(self: OnPolicyJob, whole: bool) -> Any:
+        if whole and ranks.rank() == rank:
+            raise EnvError("Its rewards are no numbers.")
+        return state(self, whole)
+
+    monkeypatch.setattr(OnPolicyJob, "state", broken)
+    go_on(make_run(tmp_path / "run"), codes=[1, 1])
+    assert capfd.readouterr().err.count("EnvError: Its rewards are no numbers.") == 2
 
 
 def test_a_rank_without_a_part_in_the_checkpoint_begins_anew(

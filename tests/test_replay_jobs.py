@@ -684,6 +684,15 @@ def test_a_setting_that_is_changed_on_resume_holds(
     assert float(told(keep.job)) == pytest.approx(next(iter(setting.values())))
 
 
+def test_a_temperature_that_was_fixed_may_be_learned_on_resume(tmp_path: Path) -> None:
+    keep, folder = Keep(), tmp_path / "run"
+    settings = PENDULUM | {"env.max_steps": 20, "sac.alpha": 0.2, "sac.learn_alpha": False}
+    ludus.train("gym:Pendulum-v1", folder, [], Console("quiet"), algo="sac", overrides=settings)
+    changes = {"sac.learn_alpha": True, "replay.learning_rate": 1e-9, "loop.total_steps": 160}
+    ludus.resume(folder, [keep], console=Console("quiet"), overrides=changes)
+    assert float(keep.job.learner.agent.log_alpha.detach().exp()) == pytest.approx(0.2)
+
+
 def test_fewer_batches_in_an_iteration_on_resume_are_refused_in_a_sentence(tmp_path: Path) -> None:
     settings = PENDULUM | PAID_LATE | {"loop.total_steps": 540, "eval.every": 270, "replay.train_batches": 8}
     ludus.train(

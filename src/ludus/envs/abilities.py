@@ -20,7 +20,7 @@ class Adapts(Protocol):
     """A training environment that chooses its starts by how evaluations went."""
 
     def adapt(self, metrics: Values, labels: Values) -> bool:
-        """Told how the episodes of an evaluation went (see `VecEnv.labels`).
+        """Told how the episodes of an evaluation went (see `VecEnv.labels`); `success` of cut ones is NaN.
 
         True: episodes will start elsewhere from now on, and all rows should begin new ones.
         """

@@ -102,7 +102,9 @@ ENV_KINDS: dict[str, type[EnvConfig]] = {
 # Settings of an environment that change how it is trained in or simulated, not what an evaluation measures.
 NOT_JUDGED = ("num_envs", "threads", "workers", "simulator", "assist", "assist_final", "resample",
               "resample_every", "resample_floor", "resample_smoothing", "resample_spread", "mirror", "playback",
-              "start_noise", "strict_termination")  # fmt: skip
+              "start_noise")  # fmt: skip
+# What earlier runs were judged by, though it changes training alone: as if it were as most had it.
+ONCE_JUDGED = {"strict_termination": 0.0}
 # Settings that came later, at values that change nothing: runs from before are judged alike.
 SAY_NOTHING = {"body": "humanoid", "test_clips": "", "eval_randomized": True}
 

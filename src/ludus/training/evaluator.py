@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from ludus import ranks
 from ludus.config import TrainConfig, to_dict
 from ludus.envs import make_eval_env
 from ludus.envs.abilities import describe_starts, names_of_few, start_words
-from ludus.envs.config import NOT_JUDGED, SAY_NOTHING, EnvConfig
+from ludus.envs.config import NOT_JUDGED, ONCE_JUDGED, SAY_NOTHING, EnvConfig
 from ludus.envs.gym.config import GymConfig
 from ludus.envs.mujoco.settings import TABLES
 from ludus.envs.vec import Step, VecEnv, derive_seed
@@ -67,9 +67,12 @@ class Evaluation:
             cut={new for new, i in enumerate(places) if i in self.cut},
         )
 
-    def played_out(self) -> "Evaluation":
-        """The episodes that came to their end: of those that were cut nobody knows whether they would fail."""
-        return self._chosen([i for i in range(len(self.returns)) if i not in self.cut]) if self.cut else self
+    def undecided(self) -> "Evaluation":
+        """The same, but of episodes that were cut nobody knows whether they would have succeeded: NaN."""
+        if not (self.cut and "success" in self.metrics):
+            return self
+        success = [math.nan if i in self.cut else value for i, value in enumerate(self.metrics["success"])]
+        return replace(self, metrics=self.metrics | {"success": success})
 
     def _means(self) -> dict[str, float]:
         result: dict[str, float] = {}
@@ -300,7 +303,7 @@ def judged_task(config: EnvConfig) -> str:
     """The same for two configurations if evaluations in them can be compared."""
     settings = to_dict(config).items()
     # Empty tables say nothing: runs from before there were any are judged alike.
-    said = {k: v for k, v in settings if k not in NOT_JUDGED and not (k in TABLES and not v)}
+    said = {k: ONCE_JUDGED.get(k, v) for k, v in settings if k not in NOT_JUDGED and not (k in TABLES and not v)}
     judged = {k: v for k, v in said.items() if k not in SAY_NOTHING or v != SAY_NOTHING[k]}
     return hashlib.sha256(json.dumps(judged, sort_keys=True, default=repr).encode()).hexdigest()[:16]
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ludus import ranks
+from ludus import errors, ranks
 from ludus.envs.vec import State
-from ludus.errors import CheckpointError, UnsavedError
+from ludus.errors import LudusError
 from ludus.training.checkpoint import load_part, load_training, write_part
 
 _ENVIRONMENTS = "collector"  # where in a job's state lies what depends on how many environments a rank has
@@ -28,7 +28,8 @@ def save_together(
     if part.get("done"):
         shutil.rmtree(part["done"], ignore_errors=True)
     if "error" in saved:
-        raise (UnsavedError if saved["may_pass"] else CheckpointError)(saved["error"])
+        kind: type[LudusError] = getattr(errors, saved["kind"], LudusError)
+        raise kind(saved["error"])
     return Path(saved["done"])
 
 
@@ -36,8 +37,8 @@ def _tried(write: Callable[[], Path]) -> dict[str, Any]:
     """What came of it, as a rank tells the others."""
     try:
         return {"done": str(write())}
-    except CheckpointError as error:
-        return {"error": str(error), "may_pass": isinstance(error, UnsavedError)}
+    except LudusError as error:
+        return {"error": str(error), "kind": type(error).__name__}
 
 
 def own_part(state: State, paths: Sequence[str]) -> State:

@@ -65,7 +65,9 @@ def start_from(job: Job, run: str) -> list[str]:
         for name, model in job.models.items():
             _take(checkpoint, name, model)
     if not new and _same_kind(checkpoint, job) and len(beside) == len(job.learned_beside()):
-        job.take_reward_scale(_reward_scale(checkpoint))
+        scale = _reward_scale(checkpoint)
+        if scale is not None:
+            job.take_reward_scale(scale)
     job.begin_with_new_weights()
     along = f", with {' and '.join(beside)}" if beside else ""
     return [f"starts from {address}: {taken} tensors taken{along}", *(f"  {line}" for line in told)]
@@ -132,13 +134,13 @@ def _take_beside(job: Job, checkpoint: Path) -> list[str]:
     return taken
 
 
-def _reward_scale(checkpoint: Path) -> float:
-    """What the other run divided its rewards by. Most divide them by nothing, and older ones do not say."""
+def _reward_scale(checkpoint: Path) -> float | None:
+    """What the other run divided its rewards by; None: it does not say, as older ones."""
     if problem_of(checkpoint) is not None:
-        return 1.0
+        return None
     saved = load_training_tensors(checkpoint, [REWARD_SCALE]).get(REWARD_SCALE)
     if saved is None:
-        return 1.0
+        return None
     if saved.numel() != 1 or not 0 < float(saved) < math.inf:
         raise CheckpointError(
             f"--from: {checkpoint} has divided rewards by what is no number above 0: it is damaged."

@@ -65,6 +65,9 @@ class CollectedReturns:
             returns.masked_fill_(ended, 0.0)
         self._factor.add(torch.stack(passed))
 
+    def begin_anew(self) -> None:
+        self._returns.zero_()
+
     def state(self) -> State:
         return {"returns": self._returns.clone()}
 

@@ -116,9 +116,9 @@ class OnPolicyJob(Job):
             self._adapt(self._evaluator.measure(deterministic=True))
 
     def _adapt(self, evaluation: Evaluation) -> None:
-        played = evaluation.played_out()
-        if played.returns:
-            self.collector.adapt(played.metrics, played.labels)
+        heard = evaluation.undecided()
+        if heard.returns:
+            self.collector.adapt(heard.metrics, heard.labels)
 
     def _learn(self, segments: Segments, progress: float, on_batch: OnBatch) -> dict[str, Tensor]:
         """All gradient steps that a rollout is good for."""

@@ -289,6 +289,11 @@ class SAC(Agent):
     def followed(self) -> dict[str, Tensor]:
         return self._judging
 
+    def state(self) -> State:
+        state = super().state()
+        state["learned"]["log_alpha"] = self.log_alpha.detach().clone()  # a resume may begin to learn it
+        return state
+
     def load_state(self, state: State) -> None:
         super().load_state(state)
         if not self.sac.learn_alpha:  # it is as the settings say, also where it was learned before
@@ -297,7 +302,8 @@ class SAC(Agent):
 
     def scale_values(self, factor: float) -> None:
         self.critics.scale_values(factor)
-        self.log_alpha.add_(math.log(factor))
+        if self.sac.learn_alpha:
+            self.log_alpha.add_(math.log(factor))
 
     def learned(self) -> dict[str, Tensor]:
         temperature = {"log_alpha": self.log_alpha} if self.sac.learn_alpha else {}  # else the setting says it

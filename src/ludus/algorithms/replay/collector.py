@@ -65,6 +65,9 @@ class Follower(Protocol):
     def add(self, reward: Tensor, done: Tensor, lanes: slice) -> None:
         """[steps, rows] of the environments of these lanes."""
 
+    def begin_anew(self) -> None:
+        """All episodes."""
+
     def state(self) -> State: ...
 
     def load_state(self, state: State) -> None: ...
@@ -301,6 +304,8 @@ class ReplayCollector:
     def begin_anew(self) -> None:
         """The episodes that were open are lost."""
         self._faulty.zero_()
+        if self._follower is not None:
+            self._follower.begin_anew()
         for graphed in self._device_steps:
             graphed.forget()
         for number, group in enumerate(self.groups):

@@ -92,7 +92,10 @@ def _read_table(path: Path, body: Body, fps: float | None) -> Poses:
     columns = read_columns(path, (*ROOT, *body.joints), expected, fps)
     rate = fps or columns.fps
     if rate is None and columns.named:
-        raise DataError(f"{path} does not say its rate: add a column 'time' in seconds, or give --fps.")
+        raise DataError(
+            f"{path} does not say its rate: add a column 'time' in seconds, or give 'ludus motions import' --fps, "
+            "and follow the clip that it makes."
+        )
     rate = rate or CSV_FPS
     values = columns.values
     return Poses(rate, values[:, :3], values[:, 3:7], values[:, 7:], "wxyz" if columns.named else "")
