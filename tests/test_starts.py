@@ -176,6 +176,15 @@ def test_what_starts_are_worth_is_told_by_the_newest_evaluation_alone() -> None:
     assert torch.equal(other.probability, weights.probability)
 
 
+def test_failures_of_a_loop_draw_by_what_its_starts_are_worth() -> None:
+    """As where both are followed to the end, but not closely."""
+    weights = start_weights(floor=0.2)
+    ended, lost = (torch.tensor(times, dtype=torch.float64) for times in ((3.5, 10.0, 10.0), (1.5, 2.5, 10.5)))
+    weights.learn(torch.arange(3), torch.zeros_like(ended), ended, lost < 10, lost)
+    even, drawn = np.array([1, 0.175, 0.175]) / 1.35, np.array([1, 0.175, 0]) / 1.175
+    assert weights.shares().tolist() == pytest.approx((0.2 * even + 0.8 * drawn).tolist())
+
+
 @pytest.mark.parametrize("frames_a_second", [60, 120])
 def test_a_clip_shorter_than_a_control_step_leaves_loops_their_starts(frames_a_second: int) -> None:
     clip = replace(standing_clip("short", seconds=2 / frames_a_second, fps=frames_a_second), loop=False)

@@ -22,11 +22,12 @@ class StartWeights:
     that end are on average.
     Failures, smoothed over evaluations, draw the starts towards themselves, the more the more there are:
 
-        p = (1 − hard) · even + hard · failures / total        hard = (1 − floor) · min(1, total / enough)
+        p = (1 − hard) · even + hard · drawn        hard = (1 − floor) · min(1, total / enough)
 
-    `even` is what a part has where nothing fails; `failures` are the rates of failing in each part, and `total` is
-    their sum: 1 where one clip always fails, or eight do in one of eight tries. What is solved gives its share
-    back as `total` falls, and the floor keeps every clip's share at least at floor · even: none is forgotten.
+    `even` is what a part has where nothing fails; `drawn` are the rates of failing in each part, of a loop by what
+    its starts are worth, as shares of their sum; and `total` is the sum of the rates: 1 where one clip always
+    fails, or eight do in one of eight tries. What is solved gives its share back as `total` falls, and the floor
+    keeps every clip's share at least at floor · even: none is forgotten.
     `enough` is 1, or of many clips a share, `spread`: so that a clip which always fails gets no more of the starts
     than 1 / enough.
     """
@@ -117,7 +118,8 @@ class StartWeights:
         total = self.failures.sum()
         hard = (1 - self._floor) * (total / self._enough).clamp(max=1.0)
         # In place: a recorded CUDA graph knows the tensors by their address.
-        self.probability.copy_((1 - hard) * self._even + hard * self.failures / total.clamp(min=1e-12))
+        drawn = self.failures * self._worth[self.clip]
+        self.probability.copy_((1 - hard) * self._even + hard * drawn / drawn.sum().clamp(min=1e-12))
         self._upto.copy_(self.probability.cumsum(0))
 
     def shares(self) -> Tensor:
