@@ -40,6 +40,7 @@ def gradients_well(
     path = run_dir / "nan_dump" / f"step_{step:09d}{of_rank}.safetensors"
     dump_tensors(path, job.suspects())
     warn(f"{skipped} gradients were not finite; what they were taken of is kept in {path}.")
+    job.refuse_faulty_environments()
     return False
 
 

@@ -94,6 +94,9 @@ class Job(ABC):
     @abstractmethod
     def rate_factor(self) -> float: ...
 
+    def refuse_faulty_environments(self) -> None:  # noqa: B027 (most look at every step)
+        """Those that gave what is no number, unseen so far: asked when gradients fail, which explains that."""
+
     @abstractmethod
     def suspects(self) -> dict[str, Tensor]:
         """What the newest iteration learned from, to be looked at after trouble."""

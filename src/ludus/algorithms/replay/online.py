@@ -197,8 +197,11 @@ class OffPolicyJob(ReplayJob):
         self.collector.actor.note()
         self.collector.actor.note()
 
-    def state(self, whole: bool) -> State:
+    def refuse_faulty_environments(self) -> None:
         self.collector.refuse_faulty_rows()
+
+    def state(self, whole: bool) -> State:
+        self.refuse_faulty_environments()
         collector = self.collector.state() if whole else None
         return {**super().state(whole), "store": self.store.state(), "collector": collector}
 
