@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from ludus.envs.vec import State
 from ludus.policies.policy import Policy
 
+_NEWEST = 1 / 20  # share of a training so far that a mean is of at most: over more it lags behind what is learned
+
 
 class AveragedPolicy:
     """Follows a policy that learns, as `policy`, which is evaluated and saved in its place.
@@ -30,10 +32,10 @@ class AveragedPolicy:
     def follow(self, made: int) -> None:
         """So many gradient steps were made since the last call.
 
-        Until the horizon is reached all weights since the first call count alike; those before it never count.
+        At first the mean is of the newest twentieth of all that were followed, in the end of the horizon.
         """
         self._made += made
-        share = max(made / self._made, 1.0 - math.exp(-made / self._horizon))
+        share = min(1.0, max(made / (_NEWEST * self._made), 1.0 - math.exp(-made / self._horizon)))
         for mean, newest in self._pairs:
             if mean.is_floating_point():
                 mean.lerp_(newest, share)

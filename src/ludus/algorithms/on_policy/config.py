@@ -34,8 +34,8 @@ class RolloutConfig:
     max_grad_norm: Annotated[float, Range(above=0)] = 0.5
     """Gradients longer than this are shortened to it."""
     average: Annotated[int, Range(0, 10**9)] = 0
-    """Evaluate and save the mean of the policy's weights over about so many gradient steps, once an iteration;
-    0: the newest weights."""
+    """Evaluate and save the mean of the policy's weights over about so many gradient steps, once an iteration, but
+    of no more than the newest twentieth of all; 0: the newest weights."""
 
 
 def count_minibatches(

@@ -55,8 +55,8 @@ class ReplayConfig:
     polyak: Annotated[float, Range(0, below=1)] = 0.995
     """What target networks keep of themselves at an update; 0 copies."""
     average: Annotated[int, Range(0, 10**9)] = 0
-    """Evaluate and save the mean of the policy's weights over about so many gradient steps, once an iteration;
-    0: the newest weights."""
+    """Evaluate and save the mean of the policy's weights over about so many gradient steps, once an iteration, but
+    of no more than the newest twentieth of all; 0: the newest weights."""
     longest: Annotated[int, Range(0, 10**9)] = 0
     """Longest episode the replay must hold, in steps; 0: what the environment says, else 1,000."""
     shift: Annotated[int, Range(-1, 1_000)] = -1
