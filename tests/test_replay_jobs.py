@@ -350,6 +350,14 @@ def test_a_loaded_policy_acts_and_is_evaluated(pendulum: Path) -> None:
     assert evaluate_run(pendulum, 2, True).lengths == [200, 200]
 
 
+def test_a_training_leaves_the_precision_of_the_program_as_it_was(tmp_path: Path) -> None:
+    before = torch.get_float32_matmul_precision()
+    assert before != "medium"
+    settings = PENDULUM | {"precision": "bfloat16", "env.max_steps": 20}
+    ludus.train("gym:Pendulum-v1", tmp_path / "run", [], Console("quiet"), algo="sac", overrides=settings)
+    assert torch.get_float32_matmul_precision() == before
+
+
 @pytest.mark.parametrize("algo", ["sac", "td3", "dqn", "flash-sac"])
 def test_a_policy_is_exported(tmp_path: Path, line_run: Callable[[str], Path], algo: str) -> None:
     runtime = pytest.importorskip("onnxruntime")

@@ -105,6 +105,7 @@ class Trainer:
         for stage in self.stages:
             stage.config.check()
         self.counters, self.stop_at = Counters(), stop_at
+        self._precision_outside = torch.get_float32_matmul_precision()  # of the program that trains
         device = prepare_device(config)
         self._make_job: MakeStage = lambda stage: make_job(stage.config, device)
         self._make_sinks, self._keep_folder = make_sinks, keep_folder
@@ -599,3 +600,4 @@ class Trainer:
             self.job.close()
         if hasattr(self, "sinks"):
             self.sinks.close()
+        torch.set_float32_matmul_precision(self._precision_outside)
