@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,10 @@ def test_the_plan_says_what_is_imitated_and_what_is_wrong_with_it(robot: Path) -
     assert re.fullmatch(r"quadruped; a clip, [\d.]+ s: trot", line)
     assert doubts(env) == ()
     env.close()
+    shutil.copy(robot / "trot.csv", robot / "\x1b[31mtrot.csv")
+    strange = make_vec_env(replace(settings(robot), clips=str(robot / "\x1b[31mtrot.csv")), 2)
+    assert "�[31mtrot" in plan_lines(strange)[0]  # a file's name does not steer the terminal
+    strange.close()
     names, *rows = (robot / "trot.csv").read_text().splitlines()
     columns = names.split(",")
     turned = [columns.index(name) for name in columns if name.endswith(("_hip", "_thigh", "_knee"))]

@@ -126,7 +126,7 @@ def test_an_interface_survives_its_description_and_a_strangers_is_looked_at() ->
     interface = Interface({"obs": ("a", "b")}, ("push",), ("N",), 0.02)
     assert interface_from(json.loads(json.dumps(interface.description()))) == interface
     sane = interface.description()
-    for wrong in ({"control_dt": float("nan")}, {"actions": "push"}, {"units": ["N"] * 100_000}):
+    for wrong in ({"control_dt": float("nan")}, {"actions": "push"}, {"units": ["N"] * 100_000}, {"robot": "x"}):
         with pytest.raises(LudusError):
             interface_from(sane | wrong)
     assert interface_from(sane | {"actions": ["\x1b[31mred"]}).actions == ("�[31mred",)

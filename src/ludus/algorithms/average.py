@@ -53,7 +53,7 @@ class AveragedPolicy:
         return {"made": self._made, "newest": [newest.detach().clone() for _, newest in self._pairs]}
 
     def load_state(self, state: State) -> None:
-        self._made = state["made"]
+        self._made = max(0, int(state["made"]))
         _load([newest for _, newest in self._pairs], state)
 
 

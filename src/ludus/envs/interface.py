@@ -44,18 +44,21 @@ def interface_from(description: Mapping[str, Any]) -> Interface:
     dt = float(description["control_dt"])
     if not math.isfinite(dt) or dt < 0:
         raise LudusError("An action cannot last so long.")
+    robot = description.get("robot", {})  # is compared alone; older ones have none
+    if not isinstance(robot, Mapping):
+        raise LudusError("What is known of a robot must be a table.")
     return Interface(
         {plain_text(str(part), _LONGEST_NAME): _names(names) for part, names in parts.items()},
         _names(description["actions"]),
         _names(description["units"]),
         dt,
-        description.get("robot", {}),  # is compared alone; older ones have none
+        robot,
     )
 
 
-def changed_facts(then: Any, now: Mapping[str, Any]) -> list[str]:
-    """What of a robot is not what it was; `then` may be a stranger's."""
-    return [name for name in now if not isinstance(then, Mapping) or then.get(name) != now[name]]
+def changed_facts(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What of a robot is not what it was."""
+    return [name for name in now if then.get(name) != now[name]]
 
 
 def _names(given: Any) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from ludus.envs.mujoco.simulator import Simulator
 from ludus.envs.mujoco.task import ALL_ROWS, Rows, SimTask
 from ludus.envs.mujoco.terms import Term
 from ludus.envs.vec import State
-from ludus.errors import CheckpointError
+from ludus.errors import CheckpointError, plain_text
 
 if TYPE_CHECKING:
     from ludus.envs.humanoid.sight_triton import Bodies
@@ -327,13 +327,13 @@ class HumanoidTask(SimTask):
         names = ", ".join(clip.name for clip in clips[:_MOST_NAMED]) + ", …" * (len(clips) > _MOST_NAMED)
         several = f"{len(clips):,} clips" if len(clips) > 1 else "a clip"
         seconds = sum(clip.duration for clip in clips)
-        return [f"{self.body.name}; {several}, {seconds:,.1f} s: {names}"]
+        return [plain_text(f"{self.body.name}; {several}, {seconds:,.1f} s: {names}")]  # of files of strangers
 
     def doubts(self) -> list[str]:
         clips = self._own_clips()[:_MOST_LOOKED_AT]
         found = [error for clip in clips for error in gross_errors(clip)]
         more = f" And {len(found) - 1} more errors." if len(found) > 1 else ""
-        return [f"{found[0]}{more} 'ludus motions check' tells all."] if found else []
+        return [plain_text(f"{found[0]}{more} 'ludus motions check' tells all.")] if found else []
 
     def lessons(self) -> State:
         return {"starts": self.starts.state()}
