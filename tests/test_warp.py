@@ -23,6 +23,7 @@ from ludus.envs.locomotion.task import TASKS, load_model
 from ludus.envs.mujoco.simulator import CpuSimulator, Simulator, lacks_warp, make_simulator, wants_warp
 from ludus.envs.mujoco.task import SimTask
 from ludus.envs.mujoco.warp import Derived, WarpSimulator
+from ludus.envs.mujoco.warp_kernels import compile_kernels
 from ludus.envs.vec import env_faults
 from ludus.errors import ConfigError
 
@@ -104,6 +105,42 @@ def test_the_start_compiles_all_that_steps_launch(monkeypatch: pytest.MonkeyPatc
     sim.forward()
     assert not late
     assert sim.field("time").unique().tolist() == pytest.approx([2 * sim.model.opt.timestep])  # and they do run
+
+
+@warp.kernel
+def _one_more(numbers: warp.array(dtype=float)) -> None:  # type: ignore[valid-type]
+    numbers[warp.tid()] += 1.0
+
+
+def _as_on_a_gpu(kernel: Any, device: Any = None) -> tuple[int, int]:
+    """What `warp.get_suggested_block_size` does there; on a CPU it does not look at the kernel."""
+    if kernel.module.load(device or warp.get_device("cpu")) is None:
+        raise RuntimeError(f"Failed to load module for kernel '{kernel.key}'")
+    return 1, 1
+
+
+def test_kernels_that_are_asked_for_their_size_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With MuJoCo Warp every model that collides asks; while nothing was loaded this ended trainings on a GPU."""
+    monkeypatch.setattr(warp, "get_suggested_block_size", _as_on_a_gpu)
+    numbers = warp.zeros(3, dtype=float, device="cpu")
+
+    def work() -> None:
+        width, _ = warp.get_suggested_block_size(_one_more)
+        warp.launch(_one_more, dim=3 * width, inputs=[numbers], device="cpu")
+
+    compile_kernels(work, warp.get_device("cpu"))
+    assert _one_more.module.execs
+    assert numbers.numpy().tolist() == [0.0, 0.0, 0.0]
+    assert warp.get_suggested_block_size is _as_on_a_gpu
+    work()
+    assert numbers.numpy().tolist() == [1.0, 1.0, 1.0]
+
+
+def test_what_cannot_be_gone_through_with_nothing_loaded_is_compiled_at_its_launch() -> None:
+    def work() -> None:
+        raise RuntimeError("not loaded")
+
+    compile_kernels(work, warp.get_device("cpu"))
 
 
 def slow(*values: Any) -> Any:
