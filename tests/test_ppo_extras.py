@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from ludus.algorithms.ppo.config import PPOConfig
+from ludus.algorithms.ppo.config import PPOConfig, PPOTrainConfig
 from ludus.algorithms.ppo.loss import Batch
 from ludus.algorithms.ppo.update import PPO
+from ludus.errors import ConfigError
 from ludus.policies.actor_critic import ActorCritic
 from ludus.policies.config import PolicyConfig
 from ludus.policies.heads import GaussianHead, make_stochastic_head
+from ludus.ranges import check_fields
 from test_ppo_math import OBS, random_segments, schedule_of
 
 # Two dimensions with bounds of their own, one with none, one with one alone.
@@ -201,6 +203,22 @@ def test_a_final_spread_lowers_one_that_is_not_learned() -> None:
     for progress, expected in ((0.4, 4.0), (0.75, 2.0), (1.0, 1.0)):
         ppo.update(segments, progress)
         np.testing.assert_allclose(policy.head.log_std.detach().exp(), expected, rtol=1e-5)
+
+
+def test_a_final_spread_closes_over_the_part_of_the_training_that_is_asked_for() -> None:
+    policy = make_policy(initial_std=4.0, learn_std=False)
+    assert isinstance(policy.head, GaussianHead)
+    ppo = make_ppo(policy, std_final=1.0, std_closing=(0.25, 0.75))
+    segments = random_segments(policy, ROWS, HORIZON, 0)
+    for progress, expected in ((0.25, 4.0), (0.5, 2.0), (0.75, 1.0), (1.0, 1.0)):
+        ppo.update(segments, progress)
+        np.testing.assert_allclose(policy.head.log_std.detach().exp(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("closing", [(0.5,), (0.8, 0.3), (0.5, 0.5)])
+def test_a_closing_that_is_none_is_refused_with_a_sentence(closing: tuple[float, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"--ppo\.std-closing is .*: 0\.5 1\."):
+        check_fields(PPOTrainConfig(ppo=PPOConfig(std_closing=closing)))
 
 
 def test_the_optimiser_takes_parameters_that_are_pieces_of_others() -> None:

@@ -23,11 +23,12 @@ _MIMIC = PPOTrainConfig(
         bound_coef=1.0,
         target_kl=0.05,
         kl_control="adapt",
-        std_final=0.12,  # what is left of the errors at the end is mostly the noise of exploring
+        std_final=0.08,  # what is left of the errors at the end is mostly the noise of exploring
+        std_closing=(0.0, 0.6),  # while it is large, little is followed; once it is small, steps are small, too
         max_grad_norm=1.0,
     ),
-    loop=LoopConfig(total_steps=1_000_000),
-    eval=EvalConfig(every=100_000, stochastic=False),
+    loop=LoopConfig(total_steps=600_000),
+    eval=EvalConfig(every=60_000, stochastic=False),
 )
 
 # Many clips want to look farther ahead: flips and jumps begin alike. Half of the starts stay even: with fewer,
@@ -47,10 +48,9 @@ _LARGE = dataclasses.replace(
         update_epochs=5,
         learning_rate_final=1e-5,
         gamma=0.97,
-        std_final=0.08,
         average=1_200,  # gradient steps: of 30 iterations
     ),
-    loop=LoopConfig(total_steps=290_000_000, iterations=40),
+    loop=LoopConfig(total_steps=330_000_000, iterations=40),
     eval=EvalConfig(every=25_000_000, stochastic=False),
 )
 
@@ -71,12 +71,13 @@ _GENERAL = dataclasses.replace(
     loop=LoopConfig(total_steps=300_000_000, iterations=40),
 )
 
-# Robots act about 50 times a second, so that a second is more steps; and their motors are soft.
+# Robots act about 50 times a second, so that a second is more steps; and their motors are soft: what they find out
+# takes large exploration for long.
 _ROBOT = dataclasses.replace(
     _MIMIC,
     env=HumanoidConfig(num_envs=128, clips="stroll", actions="feedforward", termination=0.3),
     policy=dataclasses.replace(_MIMIC.policy, initial_std=0.34),
-    ppo=dataclasses.replace(_MIMIC.ppo, gamma=0.976),
+    ppo=dataclasses.replace(_MIMIC.ppo, gamma=0.976, std_final=0.12, std_closing=(0.5, 1.0)),
     loop=LoopConfig(total_steps=1_500_000),
     eval=EvalConfig(every=200_000, stochastic=False),
 )
@@ -91,7 +92,7 @@ _ROBOT_LARGE = dataclasses.replace(
         max_steps=500,
         resample_floor=0.5,
     ),
-    ppo=dataclasses.replace(_LARGE.ppo, gamma=0.98, std_final=0.1, average=0),
+    ppo=dataclasses.replace(_LARGE.ppo, gamma=0.98, std_final=0.1, std_closing=(0.5, 1.0), average=0),
     loop=LoopConfig(total_steps=30_000_000, iterations=20),
     eval=EvalConfig(every=5_000_000, stochastic=False),
 )
@@ -110,7 +111,7 @@ _AMP = convert(
         discriminate="motion",
     ),
     policy=dataclasses.replace(_MIMIC.policy, initial_std=0.12),
-    ppo=dataclasses.replace(_MIMIC.ppo, gamma=0.97, std_final=0.06, target_kl=0.025),
+    ppo=dataclasses.replace(_MIMIC.ppo, gamma=0.97, std_final=0.06, std_closing=(0.5, 1.0), target_kl=0.025),
     adversary=AdversaryConfig(batches=8),
     loop=LoopConfig(total_steps=3_000_000),
     eval=EvalConfig(every=300_000, episodes=64, stochastic=False),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from ludus.algorithms.on_policy.config import OnPolicyTrainConfig, RolloutConfig
+from ludus.errors import ConfigError
 from ludus.ranges import SHARE, Range
 
 
@@ -27,7 +28,9 @@ class PPOConfig(RolloutConfig):
     entropy_coef_final: Annotated[float, Range()] = 0.0
     """Weight of the entropy bonus at the end of the training (linear)."""
     std_final: Annotated[float, Range(0, 100)] = 0.0
-    """Cap on the standard deviation of actions at the end, closing over the second half; 0 leaves it free."""
+    """Cap on the standard deviation of actions at the end; 0 leaves it free."""
+    std_closing: Annotated[tuple[float, ...], Range(0, 1, longest=2)] = (0.5, 1.0)
+    """The shares of the training done where that cap begins to close, and where it is closed (0.3 0.8)."""
     bound_coef: Annotated[float, Range(0)] = 0.0
     """Weight of the squared excess of a continuous action's mean over the action bounds."""
     l2_init: Annotated[float, Range(0)] = 0.0
@@ -51,6 +54,13 @@ class PPOConfig(RolloutConfig):
     """Target KL divergence of an iteration; 0: none."""
     kl_control: Literal["stop", "adapt"] = "stop"
     """Above 1.5 × target_kl, stop the iteration's updates; or adapt the learning rate between iterations."""
+
+    def check_values(self, path: str) -> None:
+        if len(self.std_closing) != 2 or self.std_closing[0] >= self.std_closing[1]:
+            raise ConfigError(
+                f"--{path}std-closing is {self.std_closing}; it needs the share of the training where the "
+                "cap begins to close, and a later one where it is closed: 0.5 1."
+            )
 
 
 @dataclass(frozen=True)

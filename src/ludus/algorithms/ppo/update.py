@@ -236,13 +236,17 @@ class PPO:
         return rate * self.rate_factor, entropy
 
     def _after(self, progress: float) -> None:
-        highest = math.inf
-        if self.config.std_final > 0 and progress > 0.5:
-            start = self.policy.config.initial_std
-            highest = start * (self.config.std_final / start) ** (2 * progress - 1)
-        self.policy.head.limit_std(highest)
+        self.policy.head.limit_std(self._highest_std(progress))
         # After the update, so that learning sees the standardisation that acting saw.
         self.policy.learn_scales(self._data.observations_of_agents())
+
+    def _highest_std(self, progress: float) -> float:
+        """Closes geometrically."""
+        begin, end = self.config.std_closing
+        if not self.config.std_final or progress <= begin:
+            return math.inf
+        start = self.policy.config.initial_std
+        return start * (self.config.std_final / start) ** min(1.0, (progress - begin) / (end - begin))
 
     def _losses(self) -> dict[str, Tensor]:
         """Means over the last pass, named as in Stable-Baselines3, where the entropy is a loss, too."""

@@ -24,7 +24,7 @@ def compile_kernels(work: Callable[[], None], device: Any) -> None:
         sizes.setdefault(module, {})[block_dim] = None
 
     def size(kernel: Any, _: Any = None) -> tuple[int, int]:
-        """In the place of `wp.get_suggested_block_size`, which asks a kernel that is loaded. Nothing is launched so."""
+        """In the place of `wp.get_suggested_block_size`, which asks a kernel that is loaded."""
         kernel.module.load(device)
         return 1, 1
 
