@@ -27,8 +27,8 @@ _MIMIC = PPOTrainConfig(
         std_closing=(0.0, 0.6),  # while it is large, little is followed; once it is small, steps are small, too
         max_grad_norm=1.0,
     ),
-    loop=LoopConfig(total_steps=600_000),
-    eval=EvalConfig(every=60_000, stochastic=False),
+    loop=LoopConfig(total_steps=800_000),
+    eval=EvalConfig(every=80_000, stochastic=False),
 )
 
 # Many clips want to look farther ahead: flips and jumps begin alike. Half of the starts stay even: with fewer,
