@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -357,3 +358,16 @@ def test_a_checkpoint_of_another_kind_of_policy_is_a_sentence(tmp_path: Path) ->
     (path / "policy.json").write_text(json.dumps(description))
     with pytest.raises(CheckpointError, match=r"'encoder.layers.0.weight' of its policy is float32 \[8, 3\]"):
         load_policy(path)
+
+
+def test_a_checkpoint_for_which_memory_is_short_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was passed over for an older one, and renamed: what it held was lost to the run."""
+    for step in (100, 200):
+        save(tmp_path, step)
+    monkeypatch.setattr(checkpoints.psutil, "virtual_memory", lambda: SimpleNamespace(available=10))
+    newest = newest_intact(tmp_path, refuse)
+    assert newest.name == "step_000000200"
+    with pytest.raises(CheckpointError, match=r"training\.safetensors has .* of memory are free. Free some"):
+        load_training(newest)

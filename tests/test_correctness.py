@@ -119,7 +119,8 @@ class Unawaited(ludus.Callback):
     def on_iteration(self, run: Trainer) -> None:
         assert isinstance(run.job, ReplayJob)
         agent = run.job.learner.agent
-        agent.optimizers[0].skipped += self.skipped_an_iteration  # as if so many gradients had not been finite
+        for optimizer in agent.optimizers:  # as if so many gradients of each had not been finite
+            optimizer.skipped += self.skipped_an_iteration
         if run.counters.iteration == self.spoil_targets_at and run.counters.rollbacks == 0:
             for weights in agent.targets.values():
                 weights.fill_(float("nan"))
@@ -138,13 +139,15 @@ def test_correctness_01_a_rollback_where_nobody_waits_for_the_gpu_succeeds(
     assert (watch.rollbacks, watch.factor) == (1, 0.5)
 
 
+@pytest.mark.parametrize(("name", "algo"), [("gym:CartPole-v1", "dqn"), ("gym:Pendulum-v1", "td3")])
 def test_correctness_01_a_cycles_skipped_updates_are_held_against_a_cycles_batches(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, algo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    watch = Unawaited(skipped_an_iteration=2)  # a fifth of all: more of a cycle than half of an iteration
-    ludus.train("gym:CartPole-v1", run_dir=tmp_path / "run", callbacks=[watch], algo="dqn", **REPLAY)
+    """However many optimisers an algorithm has."""
+    watch = Unawaited(skipped_an_iteration=3)  # less than half of all: more of a cycle than half of an iteration
+    ludus.train(name, run_dir=tmp_path / "run", callbacks=[watch], algo=algo, **REPLAY)
     assert watch.rollbacks == 0
-    assert "8 gradients were not finite and were skipped" in capsys.readouterr().out
+    assert "12 gradients were not finite and were skipped" in capsys.readouterr().out
 
 
 def diverge(monkeypatch: pytest.MonkeyPatch, times: int) -> Callable[[], int]:

@@ -306,6 +306,13 @@ BAD = {
     "other action": (replaced("actions", np.zeros((T, 6))), r"actions has the shape \(6,\)"),
     "num_samples": (lambda demo: demo.attrs.__setitem__("num_samples", 99), "num_samples says 99"),
     "group for array": (replaced("actions/inner", None), "actions is not an array"),
+    "empty actions": (replaced("actions", np.zeros((T, 0))), "actions holds no numbers"),
+    "empty observation": (replaced("obs/ee_states", np.zeros((T, 0))), "ee_states holds no numbers"),
+    "success in words": (lambda demo: demo.attrs.__setitem__("success", "no"), "success is 'no', neither yes nor"),
+    "unknown success": (
+        lambda demo: demo.attrs.__setitem__("success", np.nan),
+        "success is 'nan', neither yes nor",
+    ),
 }
 
 
@@ -327,6 +334,33 @@ def test_bad_episodes_are_named_and_refused_or_skipped(tmp_path: Path, case: str
     assert [finding.level for finding in summary.findings if "demo_0" in finding.what] == ["error"]
     with pytest.warns(RuntimeWarning, match=rf"1 broken.*demo_0: .*{message}"):
         assert [e.name for e in episodes(path, skip_bad=True)] == ["demo_1", "demo_2", "demo_3"]
+
+
+def test_what_all_episodes_have_wrong_is_told_also_where_broken_ones_are_left_out(tmp_path: Path) -> None:
+    path = write_libero(tmp_path / "task.hdf5")
+    with h5py.File(path, "r+") as file:
+        for demo in file["data"].values():
+            replaced("obs/agentview_rgb", np.zeros((T, 84, 84, 3)))(demo)
+    with pytest.raises(DataError, match=r"no episode that can be used.*agentview_rgb is 84 × 84 × 3 float64"):
+        scan(DataConfig(str(path), skip_bad=True))
+
+
+def test_next_observations_of_another_form_are_named(tmp_path: Path) -> None:
+    path = write_robomimic(tmp_path / "task.hdf5", next_obs=True)
+    with h5py.File(path, "r+") as file:
+        replaced("next_obs/object", np.zeros((T, 2)))(file["data/demo_0"])
+    with pytest.raises(DataError, match="demo_0: next_obs/object is 2 float64 a row, the observation 1 float64"):
+        scan(DataConfig(str(path)))
+
+
+def test_what_lies_beside_the_episodes_is_passed_over(tmp_path: Path) -> None:
+    path = write_libero(tmp_path / "task.hdf5")
+    with h5py.File(path, "r+") as file:
+        del file["data"].attrs["problem_info"]
+        file["data/a_note"] = [1]
+        file["data/nowhere"] = h5py.SoftLink("/data/lost")
+    assert len(episodes(path)) == 3
+    assert scan(DataConfig(str(path))).files[0].format == "LIBERO"
 
 
 def write_text(path: Path) -> None:
@@ -398,6 +432,15 @@ def test_bad_d4rl(tmp_path: Path, key: str, values: np.ndarray, message: str) ->
     with h5py.File(path, "r+") as file:
         replaced(key, values)(file)
     with pytest.raises(DataError, match=message):
+        episodes(path)
+
+
+def test_d4rl_without_rows_is_a_sentence(tmp_path: Path) -> None:
+    path = write_d4rl(tmp_path / "flat.hdf5")
+    with h5py.File(path, "r+") as file:
+        for key in list(file):
+            replaced(key, file[key][:0])(file)
+    with pytest.raises(DataError, match="holds no episodes"):
         episodes(path)
 
 

@@ -165,7 +165,7 @@ def test_the_advice_is_what_the_teacher_does_with_its_part_of_what_the_student_s
     ("distill", "message"),
     [
         ({}, "Say who teaches: --distill.teacher RUN"),
-        ({"teacher": "nowhere"}, "The teacher cannot be loaded: There is no run folder .*nowhere"),
+        ({"teacher": "nowhere"}, "--distill.teacher: There is no run folder .*nowhere"),
         ({"teacher": "TEACHER"}, r"The teacher sees \(3,\), and what is observed is \(\d+,\). Name the part"),
         ({"teacher": "TEACHER", "teacher_part": "stat"}, "the parts of an observation are state, image"),
     ],

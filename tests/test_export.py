@@ -10,6 +10,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control import PendulumEnv
 
 import ludus
 from ludus.envs.abilities import interface_of
@@ -84,6 +85,24 @@ def test_a_gymnasium_robot_with_a_memory_exports_its_fields_and_its_state(tmp_pa
     assert said["actions"][1] == {"name": "bshin", "unit": "× 90 N m", "low": -1.0, "high": 1.0}
     assert said["control_dt"] == pytest.approx(0.05)
     assert said["state"] == {"input": "state", "output": "new_state", "size": 4, "begins_with": 0.0}
+
+
+class Strong(PendulumEnv):
+    """Its motor takes thousands: float32 differs in the fourth decimal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = gym.spaces.Box(-5000.0, 5000.0, (1,), np.float32)
+
+    def step(self, u: Any) -> Any:
+        return super().step(u / 2500)
+
+
+def test_actions_in_thousands_are_exported(tmp_path: Path) -> None:
+    small = {name: value for name, value in SMALL.items() if not name.startswith("ppo")}
+    small |= {"replay.warmup": 32, "replay.train_batches": 1, "policy.hidden": (16,), "loop.total_steps": 64}
+    run = ludus.train(Strong, tmp_path / "run", console=Console("quiet"), algo="sac", overrides=small)
+    assert export_onnx(run, tmp_path / "strong.onnx") <= 1e-4
 
 
 @pytest.mark.parametrize("name", ["kuka-pick-place", "half-cheetah", "humanoid-mimic"])

@@ -13,6 +13,7 @@ import ludus
 import replay_envs
 from ludus.data import DataConfig, read_episodes
 from ludus.envs.vec import VecEnv
+from ludus.errors import CheckpointError, DataError
 from ludus.rewards import judge, label
 from ludus.rewards import load as load_reward
 from ludus.show.console import Console
@@ -155,3 +156,31 @@ def test_the_plan_says_what_is_learned_and_the_reward_labels_the_file_it_came_fr
         for path, name in ((few, "rewards"), (labelled, "learned_rewards"))
     )
     np.testing.assert_array_equal(judge(model, before)["reward"], after.reward)
+
+
+def test_a_file_of_other_sizes_is_not_labelled(few: Path, tmp_path: Path) -> None:
+    run = train(few, tmp_path / "run", 8, replay__train_batches=4, replay__advantage=1.0)
+    for key, width, message in (
+        ("actions", 2, "actions are 2 numbers; the reward of .* was learned from 1 numbers"),
+        ("obs/what", 3, r"what is 3 numbers; the reward of .* was learned from \d+"),
+    ):
+        other = tmp_path / f"{width}.hdf5"
+        other.write_bytes(few.read_bytes())
+        with h5py.File(other, "r+") as file:
+            for demo in file["data"].values():
+                for name in (key, key.replace("obs/", "next_obs/")):
+                    rows = len(demo["actions"])
+                    demo.pop(name, None)
+                    demo[name] = np.zeros((rows, width))
+        with pytest.raises(DataError, match=message):
+            label(str(other), run)
+
+
+def test_other_episodes_of_the_same_length_and_return_are_not_gone_on_with(few: Path, tmp_path: Path) -> None:
+    data = tmp_path / "numbers.hdf5"
+    data.write_bytes(few.read_bytes())
+    folder = train(data, tmp_path / "run", 24, StopAfter(4), loop__iterations=3, replay__train_batches=4)
+    with h5py.File(data, "r+") as file:
+        file["data/demo_2/actions"][3] += 0.01
+    with pytest.raises(CheckpointError, match="not those this run began with"):
+        ludus.resume(folder, console=Console("quiet"))

@@ -280,6 +280,20 @@ def test_another_number_of_ranks_goes_on_with_what_was_learned(tmp_path: Path) -
         assert len(list(newest.glob("rank_*.json"))) == size - 1
 
 
+def test_another_number_of_ranks_goes_on_with_the_replay_buffer(tmp_path: Path) -> None:
+    preset, settings = KINDS["sac"]
+    settings = COMMON | settings | {"env.num_envs": 2, "replay.capacity": 10_000, "eval.every": 40}
+    folder = create_run(tmp_path / "run", preset, "sac", settings | {"loop.total_steps": 16 * 40})
+    kept = 0
+    for size, iterations in ((2, 4), (1, 8), (4, 12)):
+        go_on(folder, size=size, stop_at=iterations * 40)
+        state = load_training(newest_intact(folder / "checkpoints", pytest.fail))[1]
+        store = state["job"]["store"]
+        assert (state["ranks"], store["lanes"]) == (size, 4 // size)
+        assert store["steps"] > kept  # of rank 0
+        kept = store["steps"]
+
+
 def test_what_cannot_be_shared_out_equally_is_told_with_what_can() -> None:
     config = find_preset(PRESET).config
     assert with_procs(config, 2).env.num_envs == config.env.num_envs // 2

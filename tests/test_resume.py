@@ -556,6 +556,7 @@ def test_after_a_rollback_the_metrics_have_no_row_twice(tmp_path: Path, monkeypa
         if "train/learning_rate" in row
     }
     assert rates[13 * 256] < 0.6 * rates[12 * 256]  # half of it since the rollback
+    assert all(row["time/fps"] > 0 for row in metric_rows(folder) if "time/fps" in row)
     points = tensorboard_points(folder)
     assert [step for step, _ in points["train/policy_gradient_loss"]] == [256 * i for i in range(1, 21)]
     for name, series in points.items():

@@ -75,6 +75,21 @@ def test_a_garbled_line_in_the_middle_is_named(tmp_path: Path) -> None:
         read_metrics(tmp_path / "none.jsonl")
 
 
+def test_of_very_many_rows_all_evaluations_and_the_last_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long training could neither come to its end nor be resumed."""
+    monkeypatch.setattr("ludus.show.jsonl._BYTES_AT_ONCE", 2_000)
+    path = tmp_path / "metrics.jsonl"
+    rows = [{"step": step} | ({"eval/mean_reward": 1.0} if step % 50 == 0 else {"x": 0.5}) for step in range(503)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    steps = [row["step"] for row in read_metrics(path)]
+    assert steps == sorted(steps)
+    assert set(range(0, 503, 50)) <= set(steps)
+    assert steps[-1] == 502
+    assert 40 < len(steps) < 120
+
+
 def test_a_full_disk_raises_a_sentence_and_leaves_whole_rows(tmp_path: Path) -> None:
     script = """
         import resource, signal, sys

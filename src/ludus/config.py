@@ -6,7 +6,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -203,6 +203,10 @@ class TrainConfig:
         """The same, with files that are found again from any folder."""
         changed = getattr(self.env, "with_whole_paths", None)
         return self if changed is None else dataclasses.replace(self, env=changed())
+
+    def with_pinned_runs(self, pin: Callable[[str, str], str]) -> Self:
+        """The same, naming one checkpoint of every run it takes from; `pin` takes a flag and what it says."""
+        return dataclasses.replace(self, start_from=pin("--from", self.start_from)) if self.start_from else self
 
 
 C = TypeVar("C", bound=TrainConfig)

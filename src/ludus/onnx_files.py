@@ -15,7 +15,7 @@ from torch import Tensor
 from ludus.errors import ConfigError, LudusError
 from ludus.files import temporary_beside
 
-TOLERANCE = 1e-4
+TOLERANCE = 1e-4  # of an output's largest number, where that is above 1
 _COMPARED = 7  # rows
 _IR_OF_OPSET = {18: 8, 20: 9}  # the oldest file format that holds operators up to this set
 
@@ -115,6 +115,7 @@ def _difference(graph: Graph, file: Path) -> float:
             expected = graph.step(*rows.values())
         actual = session.run(None, {name: value.numpy() for name, value in rows.items()})
         for ours, theirs in zip(actual, expected, strict=True):
-            apart = np.abs(ours.astype(np.float64) - theirs.numpy()).max()
+            scale = max(1.0, np.abs(theirs.numpy()).max())
+            apart = np.abs(ours.astype(np.float64) - theirs.numpy()).max() / scale
             difference = max(difference, float(apart)) if np.isfinite(apart) else float("nan")
     return difference

@@ -13,9 +13,9 @@ from ludus.algorithms.replay.recorded import choose_held_out
 from ludus.algorithms.reward.metrics import RewardReport
 from ludus.data.episode import Episode, as_file_rows
 from ludus.data.files import data_files
-from ludus.data.reading import read_episodes, scan
+from ludus.data.reading import DataSummary, read_episodes, scan
 from ludus.data.writing import LEARNED_REWARD, check_target, copy_with_reward
-from ludus.errors import ConfigError
+from ludus.errors import ConfigError, DataError
 from ludus.policies.reward import RewardModel
 from ludus.saved_run import from_checkpoint, run_folder, trusted_config
 from ludus.show.reward_page import MAX_FRAMES, MAX_TRACES, RewardTrace
@@ -49,9 +49,27 @@ def label(data: str, run: str | Path, out: str | Path | None = None, head: str =
     config = replace(
         _config_of(folder).data, path=str(files[0]), keys=tuple(model.obs), filter="", reward="rewards"
     )
+    _refuse_other_sizes(model, scan(config), files[0], folder)
     said = {e.name: as_file_rows(e, judge(model, e)[head]) for e in read_episodes(config)}
     copy_with_reward(files[0], target, said, folder.resolve().name, label_key(head))
     return target, len(said)
+
+
+def _refuse_other_sizes(model: RewardModel, summary: DataSummary, file: Path, folder: Path) -> None:
+    """A sentence where the file's episodes are not of the form of those that the reward was learned from."""
+    learned = f"the reward of {folder} was learned from"
+    for name, (shape, _) in model.obs.items():
+        if summary.obs[name].shape != shape:
+            here, there = (" × ".join(map(str, numbers)) for numbers in (summary.obs[name].shape, shape))
+            raise DataError(f"{file}: {name} is {here} numbers; {learned} {there}.")
+    choices, size = (model.action_size, 0) if model.discrete else (0, model.action_size)
+    if summary.action_size != size or summary.num_actions > choices:
+        here, there = _told_actions(summary.num_actions, summary.action_size), _told_actions(choices, size)
+        raise DataError(f"{file}: actions are {here}; {learned} {there}.")
+
+
+def _told_actions(choices: int, size: int) -> str:
+    return f"one of {choices} choices" if choices else f"{size} numbers"
 
 
 def label_key(head: str) -> str:

@@ -113,9 +113,7 @@ def whole_config(preset: str, config: TrainConfig | None, overrides: dict[str, A
     elif not isinstance(algo, str):
         raise ConfigError(f"algo is {algo!r}; it must be a name or a ludus.Algorithm.")
     config = apply_overrides(config or find_preset(preset, algo).config, given).with_whole_paths()
-    config = stages_with_whole_paths(config)
-    if config.start_from:
-        config = replace(config, start_from=pinned_address(config.start_from))
+    config = stages_with_whole_paths(config).with_pinned_runs(pinned_address)
     if config.log.wandb and importlib.util.find_spec("wandb") is None:  # before anything is written
         raise ConfigError("W&B logging is on, but the package is missing: `pip install 'ludus[wandb]'`.")
     return config
@@ -183,15 +181,16 @@ def _go_on(
             trainer.restore(checkpoint, partial(_set_aside, address, screen))
         if trainer.complete and has_its_end(folder, config, checkpoint):
             raise ConfigError(
-                f"{folder} is already trained to its {trainer.plan.total_steps:,} {trainer.plan.unit}; "
-                f"give it more with: {command_for('resume', folder)} --total-steps {2 * trainer.plan.total_steps}"
+                f"{folder} is already trained to its {trainer.step:,} {trainer.plan.unit}; "
+                f"give it more with: {command_for('resume', folder)} --total-steps "
+                f"{2 * max(trainer.step, trainer.plan.total_steps)}"
             )
         if trainer.stopped_as_asked and not trainer.complete:
             raise ConfigError(
                 f"{folder} is at step {trainer.step:,} already. Choose a later --stop-at, or go on to its end "
                 f"with: {command_for('resume', folder)}"
             )
-        screen.remember(metrics_of(folder)[: trainer.counters.metric_rows])
+        screen.remember([row for row in metrics_of(folder) if row["step"] <= trainer.step])
         if checkpoint is None and (ranks.size() > 1 or not (folder / CONFIG).exists()):
             screen.plan(f"{told_name(str(facts.get('preset', '')))} → {folder}", _about(trainer))
         else:

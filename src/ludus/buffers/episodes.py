@@ -28,7 +28,7 @@ from ludus.errors import CheckpointError, EnvError, LudusError
 _WAITING_BYTES = 2**24  # at most about so much waits to be written together: images are large
 _KEYS_AT_ONCE = 4_000_000  # random keys, of which the choice without replacement needs one for every step
 _SIZES = ("capacity", "lanes", "longest")
-_PLAIN = (*_SIZES, "steps", "episodes", "total_episodes_added", "_first", "_head")
+_COUNTS = ("steps", "episodes", "total_episodes_added", "_first", "_head")
 _TABLE: Fields = {
     "start": ((), torch.int64),
     "length": ((), torch.int64),
@@ -442,7 +442,7 @@ class EpisodeStore(Replay):
 
     # A store is part of a run --------------------------------------------------------------------
     def state(self) -> State:
-        state: State = {name: getattr(self, name) for name in _PLAIN}
+        state: State = {name: getattr(self, name) for name in (*_SIZES, *_COUNTS)}
         state["begun"] = torch.from_numpy(self._begun.copy())
         state["open_length"] = torch.from_numpy(self._length[self._slots :].copy())
         for tensors, pieces in ((self._table, self._pieces(self.episodes)), (self._rows, self._used())):
@@ -453,8 +453,8 @@ class EpisodeStore(Replay):
             state |= saved
         return state
 
-    def load_state(self, state: State) -> None:
-        for name in _SIZES:
+    def load_state(self, state: State, open_too: bool = True) -> bool:
+        for name in _SIZES if open_too else ("capacity",):
             if state[name] != getattr(self, name):
                 raise CheckpointError(
                     f"The saved episode store has {name} = {state[name]}, this one {getattr(self, name)}: it can "
@@ -466,18 +466,21 @@ class EpisodeStore(Replay):
                     f"The saved episode store holds {name} of the shape {tuple(state[name].shape[1:])}, this one "
                     f"{tuple(tensor.shape[1:])}: begin a new run."
                 )
-        for name in _PLAIN:
+        for name in _COUNTS:
             setattr(self, name, state[name])
         self.length.zero_()
         for here, there in _pairs(self._table, self._pieces(self.episodes), state):
             here.copy_(there)
-        self.length[self._slots :] = state["open_length"]
+        self._begun[:] = False
+        if open_too:
+            self.length[self._slots :] = state["open_length"]
+            self._begun[:] = state["begun"].cpu().numpy()
         self._start[:], self._length[:] = self.start.cpu().numpy(), self.length.cpu().numpy()
-        self._begun[:] = state["begun"].cpu().numpy()
         for tensor in self._of_steps.values():
             tensor[self.capacity :].zero_()
-        for here, there in _pairs(self._rows, self._used(), state):
+        for here, there in _pairs(self._rows, self._used(), state):  # open episodes come last
             here.copy_(there)
+        return True
 
     def _used(self) -> list[slice]:
         """Rows in use: runs of finished episodes without a gap, of which there are at most two, then the lanes."""

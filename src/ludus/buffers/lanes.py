@@ -228,8 +228,10 @@ class LaneStore(Replay):
         state |= {name: self._by_lane(tensor)[:, :slots].cpu() for name, tensor in self._table.items()}
         return state | {name: tensor.cpu() for name, tensor in self._lanes.items()}
 
-    def load_state(self, state: State) -> None:
+    def load_state(self, state: State, open_too: bool = True) -> bool:
         if state["sizes"] != [self.capacity, self.lanes, self.longest]:
+            if not open_too:
+                return False
             raise CheckpointError(
                 "The saved replay is of another size (capacity, environments, longest episode: "
                 f"{', '.join(map(str, state['sizes']))}): it can be loaded only into one of the same sizes."
@@ -250,6 +252,7 @@ class LaneStore(Replay):
             self._by_lane(tensor)[:, : state[name].shape[1]] = state[name].to(self.device)
         for name, tensor in self._lanes.items():
             tensor.copy_(state[name])
+        return True
 
     def _with_slots_of_lanes(self, state: State) -> State:
         """As older stores saved it, whose lanes had all slots together: every lane's newest episodes."""

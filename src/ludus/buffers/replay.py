@@ -178,7 +178,8 @@ class Replay(ABC):
         """What is in use, in host memory: a device may have no room for a second copy."""
 
     @abstractmethod
-    def load_state(self, state: State) -> None: ...
+    def load_state(self, state: State, open_too: bool = True) -> bool:
+        """Whether it goes into this one. Lanes may differ with `open_too=False`, where episodes begin anew."""
 
 
 def after_step(step: Step) -> Tensor:

@@ -51,6 +51,8 @@ def obs_spec(demo: Demo, key: str, config: DataConfig) -> ObsSpec:
     leave_out = "Leave it out by naming the others in --data.keys."
     if kind not in _NUMBERS:
         raise bad(demo.where, key, f"holds {_type_name(column.dtype)}, not numbers", leave_out)
+    if 0 in shape:
+        raise bad(demo.where, key, "holds no numbers", leave_out)
     if column.dtype == np.uint8 and len(shape) >= 2:
         if len(shape) != 3 or shape[2] != 3:
             raise bad(demo.where, key, f"has images of shape {_by(shape)}, not height × width × 3", leave_out)
@@ -99,14 +101,20 @@ def check_rows(demo: Demo, keys: tuple[str, ...]) -> None:
     if demo.action.dtype.kind not in _NUMBERS or len(demo.action.shape) > 1:
         what = f"has rows of {_by(demo.action.shape) or 'one'} {_type_name(demo.action.dtype)}"
         raise bad(demo.where, "actions", what, "An action must be a vector of numbers, or one whole number.")
+    if 0 in demo.action.shape:
+        raise bad(demo.where, "actions", "holds no numbers", "Leave the episode out.")
     wanted = demo.rows + (demo.order == "around")
     named = {key: _obs_column(demo, key) for key in keys}
     if demo.next_obs:
         named |= {f"next_obs/{key}": _next_column(demo, key) for key in keys}
-    for key, column in named.items():
+    for name, column in named.items():
         if column.rows != wanted:
             what = f"has {column.rows} rows, but {demo.rows} actions need {wanted}"
-            raise bad(demo.where, key, what, again)
+            raise bad(demo.where, name, what, again)
+        of = demo.obs[name.removeprefix("next_obs/")]
+        if column.shape != of.shape or (column.dtype == np.uint8) != (of.dtype == np.uint8):
+            what = f"is {_by(column.shape) or 'one'} {_type_name(column.dtype)} a row, the observation "
+            raise bad(demo.where, name, f"{what}{_by(of.shape) or 'one'} {_type_name(of.dtype)}", again)
     for name, scalars in (
         ("rewards", demo.reward),
         ("rewards", demo.own_reward),

@@ -53,7 +53,7 @@ def episodes(file: Any, path: Path, config: DataConfig) -> list[tuple[str, Calla
     # What follows the last end was cut off; it is worth keeping if it has a step whose outcome is known.
     if len(terminal) - (stops[-1] if stops else 0) >= (1 if "next_observations" in columns else 2):
         stops.append(len(terminal))
-    starts = [0, *stops[:-1]]
+    starts = [0, *stops][: len(stops)]
     return [
         (
             f"episode_{i}",

@@ -20,7 +20,7 @@ from ludus.errors import DataError
 MOST_LINKS = 500_000  # groups and datasets in one file
 MOST_ROWS = 50_000_000  # of one dataset
 MOST_EPISODES = 200_000  # in one file
-MOST_CHOICES = 1_000_000  # of a discrete action: a policy has an output for each
+MOST_CHOICES = 65_536  # of a discrete action: a policy has an output for each
 MOST_TEXT = 100_000  # characters of a description
 _MOST_ROW_BYTES = 256_000_000
 _MOST_CHUNKS = 200_000
@@ -81,7 +81,7 @@ def _objects(file: Any, path: Path) -> Iterator[Any]:
         return None
 
     wrong = file.id.links.visit(look, info=True)
-    to_groups = (name for name in soft if file.get(name, getclass=True) is h5py.Group)
+    to_groups = (name for name in soft if _leads_to_a_group(file, name))
     wrong = wrong or next((_named(name, "is a link to a group") for name in to_groups), None)
     if wrong:
         raise DataError(f"{path} {wrong}. {_FROM_SOURCE}")
@@ -90,6 +90,13 @@ def _objects(file: Any, path: Path) -> Iterator[Any]:
 
 def _named(name: bytes, what: str) -> str:
     return f"is refused: {name.decode(errors='replace')[:200]} {what}"
+
+
+def _leads_to_a_group(file: Any, name: bytes) -> bool:
+    try:
+        return bool(file.get(name, getclass=True) is h5py_module().Group)
+    except (KeyError, OSError, RuntimeError):  # it leads nowhere
+        return False
 
 
 def _is_group(file: Any, name: bytes) -> bool:

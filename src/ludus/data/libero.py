@@ -29,7 +29,7 @@ def _is_libero(data: Any) -> bool:
     """LIBERO names its task; robomimic's own images are called …_image and stand upright."""
     if "problem_info" in data.attrs or "bddl_file_name" in data.attrs:
         return True
-    first = next(iter(data), None)
+    first = next(_group_names(data), None)
     obs = item_of(data[first], "obs") if first is not None else None
     return obs is not None and any(key.endswith("_rgb") for key in obs)
 
@@ -51,17 +51,17 @@ def episodes(file: Any, path: Path, config: DataConfig) -> list[tuple[str, Calla
     return [(name, partial(_open, path, data, name, config, libero, language)) for name in names]
 
 
-def _group_names(data: Any) -> list[str]:
+def _group_names(data: Any) -> Iterator[str]:
     """Those of groups, told apart without opening them: there may be tens of thousands."""
     h5o = h5py_module().h5o
 
     def is_group(name: str) -> bool:
         try:
             return bool(h5o.get_info(data.id, name.encode()).type == h5o.TYPE_GROUP)
-        except (KeyError, OSError, UnicodeError):  # a link that leads nowhere
+        except (KeyError, OSError, RuntimeError, UnicodeError):  # a link that leads nowhere
             return False
 
-    return [name for name in data if is_group(name)]
+    return (name for name in data if is_group(name))
 
 
 def _filtered(file: Any, path: Path, names: list[str], wanted: str) -> list[str]:
@@ -130,11 +130,16 @@ def _check_num_samples(group: Any, rows: int, where: str) -> None:
 
 
 def _flag(group: Any, key: str, where: str) -> bool | None:
+    fix = "Write it as True or False."
     try:
         value = attribute(group, key)
     except DataError as error:
-        raise bad(where, f"attribute {key}", "is not one yes or no", "Write it as True or False.") from error
-    return None if value is None else bool(value)
+        raise bad(where, f"attribute {key}", "is not one yes or no", fix) from error
+    if value is None:
+        return None
+    if isinstance(value, str | bytes) or value not in (0, 1):  # any text would be true, and NaN, too
+        raise bad(where, f"attribute {key}", f"is {plain_text(str(value), 30)!r}, neither yes nor no", fix)
+    return bool(value)
 
 
 def _terminated(group: Any, where: str) -> bool:

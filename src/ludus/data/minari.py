@@ -5,6 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ludus.data.config import DataConfig
 from ludus.data.demo import Column, Demo, bad, column_of, columns_under, item_of, text_of
 from ludus.data.files import natural_key
@@ -82,7 +84,7 @@ def _told_success(group: Any, where: str) -> bool | None:
         raise bad(
             where, "infos/success", f"is {values.dtype}", "It must be yes or no, or a number, for each step."
         )
-    return bool(values.read().any())
+    return bool(np.nan_to_num(values.read()).any())  # NaN: a step that does not say
 
 
 def _num_actions(file: Any, path: Path) -> int:

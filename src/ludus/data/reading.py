@@ -222,13 +222,15 @@ class _Form:
 
     obs: dict[str, ObsSpec]
     action: tuple[tuple[int, ...], bool]  # shape of one, discrete
-    example: str  # an episode of this form
+    example: str  # an episode of this form; "": there is none
 
     @property
     def keys(self) -> tuple[str, ...]:
         return tuple(self.obs)
 
     def check_form(self, demo: Demo, config: DataConfig) -> None:
+        if not self.example:
+            _form_of(demo, config)  # says why
         check_rows(demo, self.keys)
         fix = f"Most are as {self.example}. Leave the odd ones out, or read them apart."
         for key, spec in self.obs.items():
@@ -270,7 +272,7 @@ def _common_form(config: DataConfig, complain: Complain) -> _Form:
             has = f"They have {', '.join(sorted(known))}."
             raise DataError(f"No episode has an observation {key!r}.{did_you_mean(key, known)} {has}")
     if not forms:
-        return _Form({}, ((), False), "")  # the second look says why
+        return _Form({}, ((), False), "")  # no episode has one
     return examples[forms.most_common(1)[0][0]]
 
 

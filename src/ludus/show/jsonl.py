@@ -9,6 +9,8 @@ import json
 import math
 import os
 import shlex
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +21,15 @@ from ludus.files import (
     open_to_append,
     parse_json,
     persistently,
-    read_bounded,
     write_line,
     write_whole,
 )
 
 _LONGEST_ROW = 1_000_000  # bytes
 MOST_STEPS = 2**53  # whole numbers up to here are exact as floats
-_MOST_BYTES = 200_000_000  # of all rows together
-_MOST_ROWS = 5_000_000
-_ROWS_AT_ONCE = 400_000
+_MOST_ROWS = 50_000_000
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 400_000, 200_000_000
+_EVALUATED = b'"eval'  # in rows of evaluations, which are fewer than the others
 _LONGEST_NAME = 200  # of a metric
 _LARGEST = 1e100
 
@@ -148,26 +149,52 @@ def _refuse_endless(path: Path | str, rows: int) -> None:
 
 
 def read_metrics(path: Path | str) -> list[dict[str, float]]:
-    """All rows, null as NaN, by the names of now.
+    """All rows, null as NaN, by the names of now; of more than should be held at once, some.
 
     A broken last line, which a process killed while writing leaves, is left out.
     """
     path = Path(path)
     try:
-        content = read_bounded(path, _MOST_BYTES)
+        lines, last = _some_lines(path)
     except OSError as error:
         raise LudusError(f"Cannot read the metrics {path}: {error.strerror or error}.") from error
-    count = content.count(b"\n")
-    _refuse_endless(path, count)
-    lines = content.splitlines()[:: 1 + count // _ROWS_AT_ONCE]  # of very many rows every so many-th
     rows: list[dict[str, float]] = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in lines:
         row = parse_row(line)
         if row is not None:
             rows.append(row)
-        elif line.strip() and number < len(lines):
+        elif line.strip() and number < last:
             raise LudusError(f"{path}, line {number}, is not a metrics row: {line[:60]!r}. Delete that line.")
     return rows
+
+
+def _some_lines(path: Path) -> tuple[list[tuple[int, bytes]], int]:
+    """Lines with their numbers, and the number of the last one, which is among them.
+
+    Of too many, every so many-th: of evaluations and of the others each, so that no evaluation is lost among them.
+    """
+    count, size, last = [0, 0], [0, 0], 0
+    for last, line in enumerate(_lines(path), start=1):
+        _refuse_endless(path, last)
+        kind = _EVALUATED in line
+        count[kind] += 1
+        size[kind] += len(line)
+    every = [1 + max(n // _ROWS_AT_ONCE, b // _BYTES_AT_ONCE) for n, b in zip(count, size, strict=True)]
+    kept, seen = list[tuple[int, bytes]](), [0, 0]
+    for number, line in enumerate(islice(_lines(path), last), start=1):  # it may be written to meanwhile
+        kind = _EVALUATED in line
+        if seen[kind] % every[kind] == 0 or number == last:
+            kept.append((number, line))
+        seen[kind] += 1
+    return kept, last
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with open_regular(path) as file:
+        while line := file.readline(_LONGEST_ROW):
+            yield line
+            if len(line) == _LONGEST_ROW:  # what follows is no row either
+                return
 
 
 def parse_row(line: bytes) -> dict[str, float] | None:

@@ -14,6 +14,7 @@ a stranger all the same, so names, sizes, shapes and types are checked before an
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -44,6 +45,7 @@ from ludus.files import (
 from ludus.policies.factory import FindNetwork, MakePolicy, policy_from, refuse_kind, refuse_network
 from ludus.policies.policy import Policy
 from ludus.policies.reward import RewardModel
+from ludus.training.ram import size as told_size
 from ludus.training.run_folder import BEST, CHECKPOINT_NAME, checkpoint_folders, point, pointed_by
 
 FORMAT = 1
@@ -321,8 +323,8 @@ def _problem_of_file(file: Path, expected_bytes: int, expected_sha256: str, to_r
     size = file.stat().st_size
     if size != expected_bytes:
         return f"{name} has {size:,} bytes instead of {expected_bytes:,}"
-    if resumes:  # what does not fit into memory cannot be gone on with
-        most = _JSON_BYTES if file.suffix == ".json" else psutil.virtual_memory().available
+    if resumes:  # its tensors are as large as they are: memory is asked for when they are read
+        most = _JSON_BYTES if file.suffix == ".json" else math.inf
     else:
         most = _DESCRIPTION_BYTES if file.suffix == ".json" else _MODEL_BYTES
     if size > most:
@@ -479,6 +481,11 @@ def _read_plain(path: Path) -> dict[str, Any]:
 def _read_tensors(path: Path) -> dict[str, Tensor]:
     file = path.with_suffix(".safetensors")
     _tensors_in(file)
+    needed, free = file.stat().st_size, psutil.virtual_memory().available
+    if needed > free:  # which says nothing against the checkpoint: it is to be tried again, and kept
+        raise CheckpointError(
+            f"{file} has {told_size(needed)}, and {told_size(free)} of memory are free. Free some, then try again."
+        )
     try:
         return load_file(file)
     except (OSError, ValueError, SafetensorError) as error:

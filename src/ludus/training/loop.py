@@ -581,6 +581,7 @@ class Trainer:
         self.sinks = self._make_sinks(self.step, self.counters.metric_rows)
         self._logs.cut_to(self.counters)
         self.counters.rollbacks = rollbacks
+        self._row_at = (time.perf_counter(), self.step)
         self.job.set_rate_factor(factor)
 
     def _newest_intact(self) -> str:

@@ -38,13 +38,13 @@ class _Taken(NamedTuple):
     unused: tuple[str, ...] = ()  # layers that the other policy has, and this one has not
 
 
-def pinned_address(run: str) -> str:
+def pinned_address(flag: str, run: str) -> str:
     """An address that goes on naming the same checkpoint when its run is trained further, from any folder."""
     try:
         address = read_address(Path(run).expanduser())
         return f"{address.folder.resolve()}@{step_of(find_checkpoint(address))}"
     except CheckpointError as error:
-        raise CheckpointError(f"--from: {error}") from error
+        raise CheckpointError(f"{flag}: {error}") from error
 
 
 def start_from(job: Job, run: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Settings of distillation."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
@@ -58,3 +58,10 @@ class DistillTrainConfig(OnPolicyTrainConfig):
             return config
         whole = str(Path(teacher).expanduser().resolve())
         return dataclasses.replace(config, distill=dataclasses.replace(self.distill, teacher=whole))
+
+    def with_pinned_runs(self, pin: Callable[[str, str], str]) -> Self:
+        config, teacher = super().with_pinned_runs(pin), self.distill.teacher
+        if not teacher:
+            return config
+        pinned = pin("--distill.teacher", teacher)
+        return dataclasses.replace(config, distill=dataclasses.replace(self.distill, teacher=pinned))

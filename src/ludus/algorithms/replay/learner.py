@@ -247,8 +247,8 @@ class ReplayLearner(Batches):
         return [*self.agent.optimizers, *reward]
 
     def _skipped(self) -> Tensor:
-        """Gradient steps since the last call that were left out because they were not finite."""
-        skipped = torch.stack([optimizer.skipped for optimizer in self.optimizers()]).sum()
+        """Gradient steps left out since the last call as not finite, of the optimiser that left out most."""
+        skipped = torch.stack([optimizer.skipped for optimizer in self.optimizers()]).max()
         for optimizer in self.optimizers():
             optimizer.skipped.zero_()
         return skipped

@@ -64,9 +64,8 @@ class OffPolicyJob(ReplayJob):
         shape = (*fields, replay.capacity, rows, longest)
         hidden, more = config.episodic_reward, (envs[0].stacked_frames, policy.state_size)
         self._bytes = lane_store_bytes(*shape, hidden) if in_lanes else store_bytes(*shape, hidden, *more)
-        refuse_what_cannot_fit(
-            self._bytes, f"the replay, {replay.capacity:,} rows", "Make --replay.capacity smaller.", device
-        )
+        stored = self._bytes * min(plan.total_steps // ranks.size(), replay.capacity) // replay.capacity
+        _refuse_large_replay(self._bytes, stored, replay.capacity, device)
         refuse_what_cannot_fit(
             drawn_bytes(config, policy),
             f"{replay.train_batches:,} batches of {replay.batch_size:,} transitions, drawn at once",
@@ -84,8 +83,7 @@ class OffPolicyJob(ReplayJob):
         super().__init__(config, device, policy, store, hindsight)
         self.plan = plan
         self._plan_memory(self._bytes)
-        stored = min(plan.total_steps // ranks.size(), replay.capacity)
-        self.grows_by = self._bytes * stored // replay.capacity * ranks.size()
+        self.grows_by = stored * ranks.size()
         self.collector = self._make_collector(envs, policy)
         self.collector.timing = self.timing
         self._collected = 0
@@ -210,12 +208,12 @@ class OffPolicyJob(ReplayJob):
 
     def load_state(self, state: State, iteration: int) -> bool:
         super().load_state(state, iteration)
-        is_new = state["store"] is None  # of a rank that was not there when this was saved
-        if not is_new:
-            self.store.load_state(state["store"])
+        saved, goes_on = state["store"], state["collector"] is not None
+        # Of a rank that was not there when this was saved there is none.
+        is_new = saved is None or not self.store.load_state(saved, open_too=goes_on)
         self._collects_first = ranks.anyone(is_new)
         self._hand_to_actor()
-        if state["collector"] is None:
+        if not goes_on:
             self.collector.begin_anew()
             return False
         self.collector.load_state(state["collector"])
@@ -241,6 +239,16 @@ def _rows_kept_free(replay: ReplayConfig, rows: int, steps: int) -> int:
             "--replay.steps smaller."
         )
     return most
+
+
+def _refuse_large_replay(needed: int, stored: int, rows: int, device: torch.device) -> None:
+    """Checkpoints are written from, and read into, a copy in host memory of what is stored."""
+    plan, advice, host = f"the replay, {rows:,} rows", "Make --replay.capacity smaller.", torch.device("cpu")
+    if device.type == "cpu":
+        refuse_what_cannot_fit(needed + stored, f"{plan}, and a copy of it to save", advice, host)
+    else:
+        refuse_what_cannot_fit(needed, plan, advice, device)
+        refuse_what_cannot_fit(stored, f"a copy of {plan}, to save it", advice, host)
 
 
 def _refuse_small_rings(capacity: int, rows: int, longest: int, kept_free: int) -> None:

@@ -1,5 +1,6 @@
 """Recorded episodes as a job sees them: some in a store to learn from, the others held out to measure by."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ class Recorded:
     store: EpisodeStore
     held_out: list[Episode]
     bytes: int
+    digest: str  # of all episodes
 
     @property
     def returns(self) -> list[float]:
@@ -35,16 +37,19 @@ class Recorded:
         returns: list[float] = self.store.returns_and_lengths()[0].tolist()
         return returns
 
-    def fingerprint(self) -> list[float]:
+    def fingerprint(self) -> list[float | str]:
         """What a checkpoint remembers of the data, which is not in it."""
-        return [self.store.episodes, self.store.steps, *self.returns]
+        return [self.store.episodes, self.store.steps, *self.returns, self.digest]
 
-    def check_same(self, fingerprint: list[float]) -> None:
-        if fingerprint != self.fingerprint():
+    def check_same(self, fingerprint: list[float | str]) -> None:
+        own = self.fingerprint()
+        if not isinstance(fingerprint[-1], str):  # an older checkpoint
+            own.pop()
+        if fingerprint != own:
             raise CheckpointError(
                 f"The recorded episodes are not those this run began with ({int(fingerprint[0])} episodes of "
-                f"{int(fingerprint[1]):,} steps then; {self.store.episodes} of {self.store.steps:,} now, or other "
-                "returns): put them back, or begin a new run."
+                f"{int(fingerprint[1]):,} steps then; {self.store.episodes} of {self.store.steps:,} now, or with "
+                "other numbers): put them back, or begin a new run."
             )
 
     def line(self) -> str:
@@ -85,13 +90,24 @@ def load_recorded(
     needed = store_bytes(*shape)
     beside = summary.memory_bytes * len(held) // max(1, len(summary.episodes))  # stays in the host's memory
     _refuse_what_cannot_fit(needed, beside, device, len(summary.episodes))
-    recorded = Recorded(summary, EpisodeStore(*shape, device), [], needed + beside)
+    recorded = Recorded(summary, EpisodeStore(*shape, device), [], needed + beside, "")
+    digest = hashlib.sha256()
     for episode in read_episodes(config):
+        for part in _numbers_of(episode):
+            digest.update(np.ascontiguousarray(part).data)
         if (episode.file, episode.name) in held:
             recorded.held_out.append(episode)
         else:
             _put(recorded.store, episode, *prepare(episode))
+    recorded.digest = digest.hexdigest()
     return recorded
+
+
+def _numbers_of(episode: Episode) -> list[np.ndarray]:
+    """What tells an episode from any other. Not its images: another library may scale them otherwise."""
+    vectors = [episode.obs[name] for name in sorted(episode.obs) if episode.obs[name].dtype != np.uint8]
+    ends = np.array([episode.length, episode.terminated, episode.success is True, episode.success is False])
+    return [ends, episode.action, episode.reward, *vectors]
 
 
 def _refuse_what_cannot_fit(needed: int, beside: int, device: torch.device, episodes: int) -> None:
