@@ -146,7 +146,8 @@ def test_a_body_is_what_its_files_say(write: Callable[..., Path]) -> None:
 
 def test_a_floor_is_solid_whatever_the_models_defaults_are(write: Callable[..., Path]) -> None:
     defaults = '<default><geom contype="0" conaffinity="0" rgba="1 0 0 1"/></default><worldbody>'
-    model = find_body(str(write(("<worldbody>", defaults)))).model
+    foot = ('<geom name="right_foot"', '<geom contype="1" name="right_foot"')
+    model = find_body(str(write(("<worldbody>", defaults), foot))).model
     floor = model.geom("floor")
     assert int(floor.contype[0]) == int(floor.conaffinity[0]) == 1
     np.testing.assert_allclose(floor.rgba, [0.5, 0.5, 0.5, 1])  # which lets its material show
@@ -414,3 +415,49 @@ def test_the_command_tells_and_draws(
     assert ended.value.code == 1
     assert json.loads(capsys.readouterr().out)[0]["level"] == "error"
     assert not (tmp_path / "odd.png").exists()
+
+
+def test_a_body_that_touches_nothing_is_refused(write: Callable[..., Path]) -> None:
+    """As robots whose shapes are all for looking at: it was put at a height of minus infinity."""
+    file = write(("<geom name", '<geom contype="0" conaffinity="0" name'))
+    with pytest.raises(ConfigError, match=r"nothing of it touches anything\. Give its geoms contype"):
+        find_body(str(file))
+
+
+def test_a_rule_for_all_geoms_means_those_without_names(write: Callable[..., Path]) -> None:
+    file = write(
+        ('<geom name="left_foot"', "<geom"),
+        ("[motors]\n[[", '[[contacts]]\ngeoms = ["*"]\nfriction = 0.3\n[motors]\n[['),
+    )
+    body = find_body(str(file))
+    own = body.model.geom_bodyid >= body.root
+    assert (body.model.geom_friction[own, 0] == 0.3).all()
+
+
+def test_corners_of_meshes_are_found_some_at_a_time(
+    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of them at thousands of poses do not fit into memory together."""
+    body = find_body(str(write()))
+    poses = torch.as_tensor(random_poses(body, 12)).view(3, 4, -1)
+    places = body.kinematics.forward(poses[..., :3], poses[..., 3:7], poses[..., 7:])
+    whole = body.kinematics.lowest_points(*places)
+    assert whole.shape == (3, 4, len(body.bodies))
+    monkeypatch.setattr("ludus.envs.bodies.kinematics._CORNERS_AT_ONCE", 1_000)
+    assert body.kinematics.poses_at_once() < 12
+    assert torch.equal(body.kinematics.lowest_points(*places), whole)
+
+
+def test_a_picture_is_not_drawn_through_a_link(write: Callable[..., Path], tmp_path: Path) -> None:
+    from ludus.body_drawing import draw_page
+
+    (tmp_path / "mine").write_text("precious")
+    (tmp_path / "page.html").symlink_to(tmp_path / "mine")
+    draw_page(find_body(str(write())), tmp_path / "page.html")
+    assert (tmp_path / "mine").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-that-name/robot.xml", "x" * 300 + ".xml"])
+def test_a_body_by_an_odd_name_is_a_sentence(name: str) -> None:
+    with pytest.raises(ConfigError, match="There is no file"):
+        find_body(name)

@@ -244,6 +244,10 @@ def test_correctness_14_total_steps_win_over_a_presets_epochs(preset: str) -> No
         ("kuka-pick-place --algo td3", "data: {keys: [state]}", "", "--data.keys: it is about recorded episodes"),
         ("humanoid-mimic", "env: {speed: [1, 2]}", "--env.goal speed --env.actions absolute", ""),
         ("humanoid-mimic", "env: {speed: [1, 2]}", "", "--env.speed: it is of --env.goal speed"),
+        ("humanoid-mimic", "env: {resample_floor: 0.5}", "--env.no-resample", "starts stay as they are"),
+        ("humanoid-mimic", "env: {resample_floor: 0.5}", "", ""),
+        ("gym:Pendulum-v1", "ppo: {std_closing: [0.1, 0.5]}", "", "--ppo.std-closing: the spread .* has no cap"),
+        ("gym:Pendulum-v1", "ppo: {std_closing: [0.1, 0.5]}", "--ppo.std-final 0.2", ""),
     ],
 )
 def test_a_file_is_judged_together_with_the_flags(
@@ -277,6 +281,16 @@ def test_correctness_14_the_flag_wins_on_the_command_line(monkeypatch: pytest.Mo
 
 
 # More than the machine has --------------------------------------------------------------------------
+def test_a_replay_buffer_is_planned_with_the_copy_that_checkpoints_are_written_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the size of half of what is free; only what will be stored is copied."""
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2_500_000, total=2**30))
+    small = {"replay.capacity": 50_000, "policy.hidden": (8,), "replay.warmup": 100, "total_steps": 50_000}
+    with pytest.raises(ConfigError, match="and a copy of it to save"):
+        ludus.train("gym:Pendulum-v1", tmp_path / "run", algo="sac", overrides=small)
+
+
 @pytest.mark.parametrize(
     ("settings", "advice"),
     [

@@ -177,3 +177,11 @@ def test_a_limited_motor_pulls_with_what_is_needed_though_it_brakes_itself(tmp_p
     clip = still(body, 1.0)
     lead = led(replace(clip, joint_pos=clip.joint_pos + 8 * np.arange(clip.frames)[:, None] / FPS))  # 8 rad/s
     np.testing.assert_allclose(lead[10:-10], 8 * 5 / 50, atol=1e-3)
+
+
+def test_a_lead_is_found_some_frames_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    (clip,) = find_clips("bow")
+    whole = led(clip)
+    monkeypatch.setattr("ludus.envs.bodies.kinematics._CORNERS_AT_ONCE", 1_000)
+    assert HUMANOID.kinematics.poses_at_once() < clip.frames / 4
+    np.testing.assert_allclose(led(clip), whole, atol=1e-9)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from humanoid_body import HUMANOID, JOINTS, load_body
+from ludus.envs.bodies import find_body
 from ludus.envs.humanoid.catalogue import shipped_folder
 from ludus.envs.humanoid.clip import Clip, load_clip
 from ludus.envs.humanoid.ghost import GHOST_COLOUR, ghost_model, ghost_qpos
@@ -120,3 +121,13 @@ def test_looping_clip_goes_on_where_it_ended_and_another_stops() -> None:
     np.testing.assert_allclose(qpos_at(bow, 99.0)[7:], bow.joint_pos[-1])
     with pytest.raises(LudusError, match="no clip"):
         view_clips([], port=0, seconds=None, html=None)
+
+
+def test_a_ghost_has_sites_of_any_material(tmp_path: Path) -> None:
+    (tmp_path / "robot.xml").write_text(
+        """<mujoco><asset><material name="m"/></asset><worldbody><body name="a" pos="0 0 1"><freejoint/>
+        <geom size="0.1" material="m"/><site name="s" material="m"/><body name="b"><joint name="j"/>
+        <geom size="0.1"/></body></body></worldbody><actuator><position joint="j" kp="5"/></actuator></mujoco>"""
+    )
+    model = ghost_model(find_body(str(tmp_path / "robot.xml")))
+    assert model.site("ghost_s").matid[0] == -1

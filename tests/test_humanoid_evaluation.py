@@ -160,6 +160,10 @@ def test_procrustes_is_the_best_similarity_and_never_a_reflection() -> None:
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert found[10:20].mean() > 0.1
     np.testing.assert_allclose(found[20:], 0.0, atol=1e-5)
+    points[3] = np.nan  # a simulation that has diverged, which by itself ended all measuring
+    again = procrustes_distance(torch.from_numpy(points), torch.from_numpy(target)).numpy()
+    assert np.isnan(again[3]).all()
+    np.testing.assert_array_equal(np.delete(again, 3, 0), np.delete(found, 3, 0))
 
 
 def test_a_failing_clip_counts_as_much_as_a_looping_one_with_many_starts() -> None:

@@ -233,6 +233,17 @@ def test_a_body_that_is_not_symmetric_is_refused(tmp_path: Path) -> None:
         mirror_of(crooked)
 
 
+def test_a_joint_that_turns_otherwise_at_the_end_of_a_limb_is_seen(tmp_path: Path) -> None:
+    """Of a leaf only how it is turned tells, not where it is."""
+    (tmp_path / "robot.xml").write_text(
+        CROOKED.format(drop=0.0).replace('right_hip" axis="0 1 0"', 'right_hip" axis="1 0 0"')
+    )
+    with pytest.raises(
+        ConfigError, match=r"not symmetric: in a mirror left_leg is turned by .*° against right_leg"
+    ):
+        mirror_of(find_body(str(tmp_path / "robot.xml")))
+
+
 def test_training_has_every_clip_twice_and_evaluations_play_the_originals(tmp_path: Path) -> None:
     config = saved(tmp_path, walk_clip("walk", turn=0.4), standing_clip("stand"), mirror=True)
     training, evaluation = mimic(config, 8), mimic(config, 8, evaluation=True)

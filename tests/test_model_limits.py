@@ -56,6 +56,12 @@ def test_a_scene_that_includes_its_robot_passes(tmp_path: Path) -> None:
         ('<custom><numeric name="n" size="2000000000"/></custom>', "", "size of <numeric>"),
         ('<asset><texture name="t" type="2d" builtin="flat" width="100000" height="2"/></asset>', "", "width"),
         ('<sensor><user name="u" dim="1000000000"/></sensor>', "", "dim of <user>"),
+        ('<asset><mesh name="m" builtin="supertorus" params="3000 1 1 1 1"/></asset>', "", "that MuJoCo makes"),
+        ('<size nuser_geom="100000"/>', "", "nuser_geom"),
+        ('<size nkey="100000"/>', "", "nkey"),
+        ('<compiler><lengthrange mode="all" inttotal="1000"/></compiler>', "", "<lengthrange>"),
+        ('<sensor><contact geom1="a" num="10000000"/></sensor>', "", "num of <contact>"),
+        ("", '<camera name="c" resolution="640 100000"/>', "resolution of <camera>"),
         ('<include file="robot.xml"/>', "", "itself"),
         ('<include file="/dev/zero"/>', "", "/dev/zero"),
         ('<asset><mesh name="m" file="/dev/zero"/></asset>', "", "/dev/zero"),
@@ -94,3 +100,23 @@ def test_a_missing_mesh_is_mujocos_to_tell(tmp_path: Path) -> None:
     refuse_harm(file)
     with pytest.raises(ConfigError, match=r"part\.stl"):
         find_body(str(file))
+
+
+def included(folder: Path, more: str = "") -> Path:
+    """A model whose robot, and what that includes, lie in another folder."""
+    (folder / "sub").mkdir()
+    model(folder / "sub", '<include file="parts.xml"/>')
+    (folder / "sub" / "parts.xml").write_text(f"<mujoco>{more}</mujoco>")
+    scene = folder / "scene.xml"
+    scene.write_text('<mujoco><include file="sub/robot.xml"/></mujoco>')
+    return scene
+
+
+def test_what_an_included_file_includes_may_lie_beside_it(tmp_path: Path) -> None:
+    refuse_harm(included(tmp_path))
+
+
+def test_assets_beside_an_included_file_are_looked_at_too(tmp_path: Path) -> None:
+    scene = included(tmp_path, '<asset><mesh name="m" file="part.stl"/></asset>')
+    os.mkfifo(tmp_path / "sub" / "part.stl")
+    assert "pipe" in refused(scene)

@@ -286,6 +286,11 @@ def test_a_cut_off_bvh_file(bvh: Path, share: float) -> None:
     refusal(bvh)
 
 
+def test_a_bvh_of_more_lines_than_any_motion_is_refused_before_they_are_listed(bvh: Path) -> None:
+    bvh.write_text(bvh.read_text() + "\r" * 700_000)
+    assert "more than 600,000 lines" in refusal(bvh)
+
+
 def test_empty_bvh_files(bvh: Path) -> None:
     head = bvh.read_text().split("MOTION")[0]
     for frames in ("", "MOTION\nFrames: 0\nFrame Time: 0.03\n", "MOTION\n"):

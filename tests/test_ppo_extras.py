@@ -1,5 +1,6 @@
 """What PPO can do besides: keep means within bounds, weights near their beginning, and a spread as it is."""
 
+import math
 from typing import Any
 
 import gymnasium as gym
@@ -213,6 +214,17 @@ def test_a_final_spread_closes_over_the_part_of_the_training_that_is_asked_for()
     for progress, expected in ((0.25, 4.0), (0.5, 2.0), (0.75, 1.0), (1.0, 1.0)):
         ppo.update(segments, progress)
         np.testing.assert_allclose(policy.head.log_std.detach().exp(), expected, rtol=1e-5)
+
+
+def test_a_final_spread_above_the_first_does_not_lower_one_that_has_grown_to_less() -> None:
+    policy = make_policy(initial_std=0.5)
+    assert isinstance(policy.head, GaussianHead)
+    policy.head.log_std.data.fill_(math.log(0.8))
+    ppo = make_ppo(policy, std_final=1.0, learning_rate=0.0)
+    segments = random_segments(policy, ROWS, HORIZON, 0)
+    for progress in (0.5, 0.6, 1.0):
+        ppo.update(segments, progress)
+        np.testing.assert_allclose(policy.head.log_std.detach().exp(), 0.8, rtol=1e-5)
 
 
 @pytest.mark.parametrize("closing", [(0.5,), (0.8, 0.3), (0.5, 0.5)])

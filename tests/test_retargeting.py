@@ -167,6 +167,11 @@ def test_a_small_biped_walks_as_the_humanoid_does(tmp_path: Path) -> None:
     assert right.max() > 0.5  # both bend, and neither backwards
 
 
+def test_hands_without_elbows_are_no_arms(tmp_path: Path) -> None:
+    body = biped(tmp_path, BIPED_TOML.replace('pelvis = "hull"', 'pelvis = "hull"\nleft_hand = "l3"'))
+    check_follows(shipped("stroll"), retarget(shipped("stroll"), body))
+
+
 def test_axes_say_how_bodies_move(tmp_path: Path) -> None:
     """Against differences, for a body with several hinges a body, one aslant."""
     kinematics = biped(tmp_path).kinematics

@@ -165,7 +165,7 @@ def test_a_trackers_rotations_with_w_last_are_known_by_where_its_bodies_are(
     arrays = tracker_arrays(dog, "MuJoCo")
     arrays["body_quat_w"] = arrays["body_quat_w"][..., [1, 2, 3, 0]]
     if named:
-        arrays |= {"joint_names": np.array(dog.joints), "body_names": np.array(dog.bodies)}
+        arrays |= {"joint_names": np.array(dog.joints, "S"), "body_names": np.array(dog.bodies, "S")}
     np.savez(tmp_path / "motion.npz", **arrays)  # type: ignore[arg-type]
     (clip,) = import_motion(tmp_path / "motion.npz", body=dog, quaternion=told)
     nearly_same(clip, *walk(dog, 0.3))
@@ -377,3 +377,38 @@ def test_real_clips_of_the_g1_are_sound(path: Path, tmp_path: Path) -> None:
     other = table(tmp_path / path.name, rows[:, :3], rows[:, [4, 5, 6, 3]], rows[:, 7:])
     (again,) = import_motion(other, body=body)
     np.testing.assert_allclose(again.root_quat, clip.root_quat, atol=1e-6)
+
+
+def nested(levels: int) -> bytes:
+    """A tuple of twice the tuple before, and so on: few bytes, which would be written out as billions."""
+    return b"(S'x'\ntp0\n" + b"".join(b"0(g%d\ng%d\ntp%d\n" % (i, i, i + 1) for i in range(levels))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"cnumpy\ndtype\n(" + nested(40) + b"tR.",
+        b"c_codecs\nencode\n(S'x'\n" + nested(40) + b"tR.",
+        b"(" + nested(40) + b"S'x'\nd.",
+        b"}" + nested(40) + b"S'x'\ns.",
+        b"}(" + nested(40) + b"S'x'\nu.",
+        b"ccollections\nOrderedDict\n((l(" + nested(40) + b"S'x'\ntatR.",
+        b"\x80\x04\x8f(" + nested(40) + b"\x90.",
+        b"cnumpy.core.numeric\n_frombuffer\n(I10000000000\ncnumpy\ndtype\n(S'u1'\ntR(I1\ntS'C'\ntR.",
+    ],
+)
+def test_few_bytes_of_a_pickle_are_not_written_out_as_billions(dog: Body, tmp_path: Path, body: bytes) -> None:
+    (tmp_path / "walk.pkl").write_bytes(body)
+    with pytest.raises(DataError, match=r"walk\.pkl"):
+        import_motion(tmp_path / "walk.pkl", body=dog)
+
+
+def test_an_array_larger_than_a_motion_is_refused_before_it_grows(dog: Body, tmp_path: Path) -> None:
+    content = gmr(dog) | {"root_pos": np.zeros((6_000_000, 3), np.uint8)}
+    (tmp_path / "walk.pkl").write_bytes(pickle.dumps(content))
+    with pytest.raises(DataError, match="larger than any motion"):
+        import_motion(tmp_path / "walk.pkl", body=dog)
+    joints = np.zeros((1_000_000, len(dog.joints)), np.float16)
+    np.savez_compressed(tmp_path / "walk.npz", fps=50, joint_pos=joints)
+    with pytest.raises(DataError, match="cut it into shorter motions"):
+        import_motion(tmp_path / "walk.npz", body=dog)

@@ -143,6 +143,15 @@ def test_what_cannot_be_gone_through_with_nothing_loaded_is_compiled_at_its_laun
     compile_kernels(work, warp.get_device("cpu"))
 
 
+DELAYED = """<mujoco><worldbody><body><joint name="j"/><geom size=".1"/></body></worldbody><actuator>
+<position joint="j" kp="5" delay="0.02" nsample="4"/></actuator></mujoco>"""
+
+
+def test_what_warp_does_not_simulate_is_a_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"no plugins, delays or histories.* Take --env\.simulator threads"):
+        WarpSimulator(mujoco.MjModel.from_xml_string(DELAYED), 2, 1, "cpu", "positions")
+
+
 def slow(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 

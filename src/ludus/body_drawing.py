@@ -1,5 +1,6 @@
 """A robot in its default pose, to look at: as a picture, or as a page that can be turned."""
 
+import io
 from pathlib import Path
 
 import mujoco
@@ -7,6 +8,7 @@ import numpy as np
 
 from ludus.envs.bodies import Body
 from ludus.envs.mujoco.film import PICTURES, FilmCamera, Shot
+from ludus.files import write_whole
 from ludus.show import playback as replays
 from ludus.show.mujoco_scene import bounds, framing, pose, view_angles
 
@@ -20,8 +22,10 @@ def draw_picture(body: Body, file: Path) -> None:
 
     with FilmCamera(body.new_model(), *_SIZE) as camera:
         drawn = next(iter(camera.draw([_shot(body)])))[PICTURES][0]
+    picture = io.BytesIO()
+    Image.fromarray(drawn).save(picture, format="PNG")
     file.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(drawn).save(file, format="PNG")
+    write_whole(file, picture.getvalue())
 
 
 def draw_page(body: Body, file: Path) -> None:
@@ -29,7 +33,7 @@ def draw_page(body: Body, file: Path) -> None:
     replay = replays.Replay(body.model, 1.0)
     replay.add_episode([{"qpos": body.default_qpos}], f"{body.name}: default pose")
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(replays.replay_html(replay, body.name), encoding="utf-8")
+    write_whole(file, replays.replay_html(replay, body.name))
 
 
 def _shot(body: Body) -> Shot:

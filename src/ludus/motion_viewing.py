@@ -9,6 +9,7 @@ from ludus.envs.bodies.rotations import multiply, rotate
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.seam import cycle_later
 from ludus.errors import LudusError
+from ludus.files import write_whole
 from ludus.show import playback as replays
 from ludus.show import viewer
 
@@ -28,7 +29,7 @@ def view_clips(clips: list[Clip], port: int, seconds: float | None, html: Path |
         raise LudusError("These clips are of several bodies; look at those of one at a time.")
     if html is not None:
         html.parent.mkdir(parents=True, exist_ok=True)
-        html.write_text(clips_html(clips), encoding="utf-8")
+        write_whole(html, clips_html(clips))
         return
     playing = _Playing(clips)
     title = clips[0].name if len(clips) == 1 else f"{len(clips)} clips"

@@ -84,6 +84,8 @@ class PPOTrainConfig(OnPolicyTrainConfig):
         return super().whole_segments or self.ppo.prio_alpha > 0
 
     def why_useless(self, setting: str, given: Collection[str]) -> str:
+        if setting == "ppo.std_closing" and not self.ppo.std_final:
+            return "the spread of actions has no cap; give --ppo.std-final, or leave it out."
         instead = _INSTEAD.get(setting) or _INSTEAD.get(setting.partition(".")[0])
         return instead or super().why_useless(setting, given)
 

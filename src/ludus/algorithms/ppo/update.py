@@ -245,7 +245,7 @@ class PPO:
         begin, end = self.config.std_closing
         if not self.config.std_final or progress <= begin:
             return math.inf
-        start = self.policy.config.initial_std
+        start = max(self.policy.config.initial_std, self.config.std_final)
         return start * (self.config.std_final / start) ** min(1.0, (progress - begin) / (end - begin))
 
     def _losses(self) -> dict[str, Tensor]:

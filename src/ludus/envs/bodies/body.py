@@ -5,6 +5,7 @@ are followed, feet, default pose, motors. All the rest of Ludus asks a `Body` an
 """
 
 import copy
+import os
 from functools import cache
 from pathlib import Path
 
@@ -163,7 +164,13 @@ class Body:
                 f"{low[i]:.3g} to {high[i]:.3g}. Set it in [default_pose]{_about_units(low, high)}."
             )
         qpos = np.concatenate([[0.0, 0.0, 0.0], start[3:7], joints])
-        qpos[2] = -self.kinematics.lowest_point(qpos)
+        lowest = self.kinematics.lowest_point(qpos)
+        if not np.isfinite(lowest):
+            raise ConfigError(
+                f"{self._at}: nothing of it touches anything. Give its geoms contype and conaffinity 1, or "
+                "[[contacts]] with collide = true in a TOML file beside it."
+            )
+        qpos[2] = -lowest
         return qpos
 
     # Sameness -----------------------------------------------------------------------------------
@@ -201,24 +208,24 @@ def find_body(name: str) -> Body:
 def body_file(name: str) -> Path:
     if name in SHIPPED_BODIES:
         return SHIPPED_BODIES[name]
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.suffix.lower() not in (".toml", ".xml"):
         hint = did_you_mean(name, SHIPPED_BODIES)
         known = ", ".join(SHIPPED_BODIES)
         raise ConfigError(
             f"There is no body {name!r}.{hint} There are {known}; or name a file: robot.toml, robot.xml."
         )
-    if not path.is_file():
-        beside = [other.name for other in path.parent.glob("*")] if path.parent.is_dir() else []
+    if not os.path.isfile(path):  # also of a name longer than any
+        beside = [other.name for other in path.parent.glob("*")] if os.path.isdir(path.parent) else []
         raise ConfigError(f"There is no file {path}.{did_you_mean(path.name, beside)}")
     beside_it = path.with_suffix(".toml")
-    return beside_it if path.suffix.lower() == ".xml" and beside_it.is_file() else path
+    return beside_it if path.suffix.lower() == ".xml" and os.path.isfile(beside_it) else path
 
 
 def whole_name(name: str) -> str:
     """The same body, to be found from any folder."""
-    path = Path(name).expanduser()
-    return listable(path.absolute()) if name not in SHIPPED_BODIES and path.is_file() else name
+    path = Path(os.path.expanduser(name))
+    return listable(path.absolute()) if name not in SHIPPED_BODIES and os.path.isfile(path) else name
 
 
 def _version(file: Path) -> tuple[int, int]:

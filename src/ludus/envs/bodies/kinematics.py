@@ -1,5 +1,6 @@
 """Where a robot's bodies are, from the joints' angles: MuJoCo's kinematics for any batch on any device."""
 
+import math
 from typing import NamedTuple
 
 import mujoco
@@ -10,6 +11,7 @@ from torch import Tensor
 from ludus.envs.bodies.rotations import about_axis, conjugate, multiply, rotate
 
 _DIRECTIONS = 256  # in which the outermost points of round or rough shapes are taken
+_CORNERS_AT_ONCE = 1 << 20  # of the geometry, over all poses: robots of meshes have thousands
 
 
 class _Joint(NamedTuple):
@@ -142,9 +144,20 @@ class Kinematics:
 
         Infinite for a body that touches nothing.
         """
+        poses, rows = positions.shape[:-2], self.poses_at_once()
+        listed = (places.reshape(math.prod(poses), *places.shape[-2:]) for places in (positions, rotations))
+        parts = zip(*(places.split(rows) for places in listed), strict=True)
+        return torch.cat([self._lowest_points(*part) for part in parts]).reshape(positions.shape[:-1])
+
+    def _lowest_points(self, positions: Tensor, rotations: Tensor) -> Tensor:
         ends, bodies = self.lowest_ends(positions, rotations)
         lowest = torch.full_like(positions[..., 0], torch.inf)
         return lowest.scatter_reduce(-1, bodies.expand(ends.shape[:-1]), ends[..., 2], "amin")
+
+    def poses_at_once(self) -> int:
+        """Of how many the corners of the geometry are found together."""
+        corners = len(self._surface_on(torch.zeros((), dtype=torch.float64)).bodies)
+        return max(1, _CORNERS_AT_ONCE // max(1, corners))
 
     def lowest_ends(self, positions: Tensor, rotations: Tensor) -> tuple[Tensor, Tensor]:
         """([..., points, 3] the lowest end of every corner of the geometry that touches, [points] its body)."""

@@ -12,15 +12,19 @@ from typing import NamedTuple
 import mujoco
 import numpy as np
 import torch
+from torch import Tensor
 
 from ludus.envs.bodies.body import Body
+from ludus.envs.bodies.rotations import conjugate, multiply
 from ludus.errors import ConfigError
 
 _SIDES = {"left": "right", "right": "left", "l": "r", "r": "l"}
 _EXACT = 1e-3  # m between a body and its partner's mirrored place: files round (the G1's differ by 0.01 mm)
+_EXACT_TURN = 1e-2  # rad between how they are turned
 _POSES = 32  # that are tried
 _WIDEST = 1.0  # rad or m, of joints without limits in those
 _ACROSS = np.array([1.0, -1.0, 1.0])  # bodies face along x: the mirror stands upright between left and right
+_TURNED = np.array([1.0, -1.0, 1.0, -1.0])  # what turns about y stays; about x and z it is turned back
 
 
 class Mirror(NamedTuple):
@@ -33,8 +37,7 @@ class Mirror(NamedTuple):
     def qpos(self, qpos: np.ndarray) -> np.ndarray:
         """[..., 7 + joints] poses seen in a mirror between left and right, at y = 0."""
         joints = self.zeros + self.signs * (qpos[..., 7:] - self.zeros)[..., self.partners]
-        turn = np.array([1.0, -1.0, 1.0, -1.0])  # what turns about y stays; about x and z it is turned back
-        return np.concatenate([qpos[..., :3] * _ACROSS, qpos[..., 3:7] * turn, joints], axis=-1)
+        return np.concatenate([qpos[..., :3] * _ACROSS, qpos[..., 3:7] * _TURNED, joints], axis=-1)
 
 
 @lru_cache(maxsize=16)
@@ -81,25 +84,31 @@ def _refuse_asymmetric(body: Body, mirror: Mirror) -> None:
     low, high = (np.clip(limit, -_WIDEST, _WIDEST) for limit in body.limits)
     poses = np.concatenate([rng.normal(size=(_POSES, 7)), rng.uniform(low, high, (_POSES, len(low)))], axis=1)
     poses[:, 3:7] /= np.linalg.norm(poses[:, 3:7], axis=1, keepdims=True)
-    there, here = _places(body, poses) * _ACROSS, _places(body, mirror.qpos(poses))
+    poses[0] = [0, 0, 0, 1, 0, 0, 0, *mirror.zeros]  # tells how a body's frame lies to its partner's
     partners = partners_in(body.bodies)
-    away = np.linalg.norm(there - here[:, partners], axis=2).max(axis=0)  # [bodies]
-    if away.max() <= _EXACT:
+    seen, turned = _bodies(body, poses)
+    places, turns = (part[:, partners] for part in _bodies(body, mirror.qpos(poses)))
+    away = (seen * torch.as_tensor(_ACROSS) - places).norm(dim=2).amax(dim=0).numpy()  # [bodies]
+    turned = turned * torch.as_tensor(_TURNED)
+    still = multiply(turns, multiply(conjugate(turns[:1]), turned[:1]).expand_as(turns))
+    askew = 2 * (turned * still).sum(dim=-1).abs().clamp(max=1).acos().amax(dim=0).numpy()
+    wrong = (away > _EXACT) | (askew > _EXACT_TURN)
+    if not wrong.any():
         return
-    worst = int((away > _EXACT).argmax())  # the first: what hangs on it is off as well
+    worst = int(wrong.argmax())  # the first: what hangs on it is off as well
     name, other = body.bodies[worst], body.bodies[partners[worst]]
-    pair = (
-        f"{name} comes to lie {1000 * away[worst]:.3g} mm beside where {other} is"
-        if name != other
-        else (f"{name} comes to lie {1000 * away[worst]:.3g} mm beside the middle")
-    )
+    if away[worst] <= _EXACT:
+        pair = f"{name} is turned by {np.degrees(askew[worst]):.3g}° against {other}"
+    else:
+        where = f"where {other} is" if name != other else "the middle"
+        pair = f"{name} comes to lie {1000 * away[worst]:.3g} mm beside {where}"
     raise ConfigError(
         f"The body {body.name} is not symmetric: in a mirror {pair}. Leave out --env.mirror. (Left and right are "
         "found by names such as left_knee and right_knee, or L_hip and R_hip.)"
     )
 
 
-def _places(body: Body, poses: np.ndarray) -> np.ndarray:
-    """[poses, bodies, 3]"""
+def _bodies(body: Body, poses: np.ndarray) -> tuple[Tensor, Tensor]:
+    """([poses, bodies, 3], [poses, bodies, 4])"""
     pose = torch.as_tensor(poses)
-    return body.kinematics.forward(pose[:, :3], pose[:, 3:7], pose[:, 7:])[0].numpy()
+    return body.kinematics.forward(pose[:, :3], pose[:, 3:7], pose[:, 7:])

@@ -82,9 +82,9 @@ def need(name: str, known: Sequence[str], kind: str, file: Path) -> None:
 
 
 def _touch(spec: mujoco.MjSpec, rule: ContactRule, file: Path) -> None:
-    names = [geom.name for geom in spec.geoms if geom.name]
+    names = [geom.name for geom in spec.geoms]  # "" of many: "*" means these as well
     for pattern in rule.geoms or [""]:
-        if not matching([pattern], names):
+        if not pattern or not matching([pattern], names):
             hint = did_you_mean(pattern, names)
             raise ConfigError(f"{file}: contacts.geoms {pattern!r} means no geom of the model.{hint}")
     chosen = set(matching(rule.geoms, names))

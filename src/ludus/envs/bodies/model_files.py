@@ -1,15 +1,14 @@
 """A body's model as files that plain MuJoCo loads: with motors, floor and physics as Ludus simulates it."""
 
-import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
 import mujoco
 
 from ludus.envs.bodies.body import Body
-from ludus.envs.bodies.model_limits import FILES
+from ludus.envs.bodies.model_limits import FILES, MOST_ASSET_BYTES
 from ludus.errors import LudusError, plain_text
-from ludus.files import write_whole
+from ludus.files import read_bounded, write_whole
 
 
 def write_model(body: Body, file: Path) -> None:
@@ -41,7 +40,7 @@ def _bring_assets(tree: ElementTree.Element, spec: mujoco.MjSpec, folder: Path) 
                 if source not in copies:
                     copies[source] = f"{len(copies)}_{source.name}"
                     folder.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(source, folder / copies[source])
+                    write_whole(folder / copies[source], read_bounded(source, MOST_ASSET_BYTES))
                 asset.set(name, f"{folder.name}/{copies[source]}")
     for compiler in tree.iterfind("compiler"):
         for name in ("meshdir", "texturedir", "assetdir"):

@@ -5,6 +5,7 @@ strangers send, so whatever is not plain bodies, joints, geoms, meshes and motor
 """
 
 import math
+import os
 import re
 from collections.abc import Iterator
 from io import BytesIO
@@ -16,14 +17,32 @@ from ludus.errors import ConfigError, LudusError, plain_text
 from ludus.files import open_regular, read_bounded
 
 FILES = ("file", "fileright", "fileleft", "fileup", "filedown", "filefront", "fileback")  # attributes of assets
-_MOST_BYTES, _MOST_ASSET_BYTES = 50_000_000, 500_000_000
+_MOST_BYTES, MOST_ASSET_BYTES = 50_000_000, 500_000_000
 _MOST_ELEMENTS, _DEEPEST, _MOST_INCLUDED = 100_000, 100, 100
 # They make many parts of few words, run other code or read other models.
 _REFUSED = frozenset(
-    ("attach", "model", "replicate", "composite", "flexcomp", "flex", "hfield", "skin", "extension", "plugin")
+    (
+        *(
+            "attach",
+            "model",
+            "replicate",
+            "composite",
+            "flexcomp",
+            "flex",
+            "hfield",
+            "skin",
+            "extension",
+            "plugin",
+        ),
+        "lengthrange",  # which simulates as long as it says
+    )
 )
-_MOST_NUMBERS, _MOST_MEMORY = 100_000, 2**30  # of what <size> asks for
+_MOST_NUMBERS = 100_000  # of what <size> asks for
+_MOST_OF_EACH = 100  # numbers of the user's own, of every element, and keyframes, of every joint
 _MOST = {
+    ("size", "memory"): 2**30,
+    ("contact", "num"): 1_000,
+    ("camera", "resolution"): 4_096,
     ("numeric", "size"): 1_000_000,
     ("texture", "width"): 8_192,
     ("texture", "height"): 8_192,
@@ -37,7 +56,9 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50, "E"
 def refuse_harm(file: Path) -> None:
     """Raise a ConfigError where the file, or one that it includes, is not what a robot needs."""
     folders, assets, texels = {""}, set[str](), 0
+    beside = {file.parent}  # where MuJoCo looks for assets: beside the model, and beside what it includes
     for count, (part, element) in enumerate(_all_elements(file)):
+        beside.add(part.parent)
         if count == _MOST_ELEMENTS:
             raise ConfigError(f"{file} has more than {_MOST_ELEMENTS:,} elements; a robot has fewer.")
         if count == 0 and element.tag != "mujoco":
@@ -55,7 +76,8 @@ def refuse_harm(file: Path) -> None:
         )
     # In which folder MuJoCo looks depends on the order of elements, and it may leave out an asset's own: all are
     # looked at.
-    paths = {file.parent / folder / name for folder in folders for asset in assets for name in _names(asset)}
+    names = {name for asset in assets for name in _names(asset)}
+    paths = {base / folder / name for base in beside for folder in folders for name in names}
     texels += sum(_check_asset(file, path) for path in sorted(paths))
     if 4 * texels > _MOST_TEXTURE_BYTES:
         raise ConfigError(f"{file}: its textures take {4 * texels / 1e9:.1f} GB; take smaller ones.")
@@ -74,8 +96,13 @@ def _all_elements(file: Path) -> Iterator[tuple[Path, Element]]:
             raise ConfigError(f"{file} includes more than {_MOST_INCLUDED} files.")
         for element in _elements(part):
             if element.tag == "include":
-                waiting.append(file.parent / element.get("file", ""))
+                waiting.append(_included(file, part, element.get("file", "")))
             yield part, element
+
+
+def _included(file: Path, part: Path, name: str) -> Path:
+    """Beside the model, or else beside the file that includes it, as MuJoCo looks."""
+    return file.parent / name if os.path.lexists(file.parent / name) else part.parent / name
 
 
 def _elements(file: Path) -> Iterator[Element]:
@@ -112,23 +139,25 @@ def _check(element: Element, file: Path) -> None:
             f"{file} has <{tag}>. A body is read from bodies, joints, geoms, meshes and motors alone: write out "
             "what it makes, or take it out."
         )
+    if element.tag == "mesh" and "builtin" in element.attrib:
+        raise ConfigError(f"{file} has a mesh that MuJoCo makes, of any size: write it to a file, or take it out.")
     for name, value in element.attrib.items():
         most = _most(str(element.tag), name)
-        if _number(value) > most:
+        if most < math.inf and _number(value) > most:
             raise ConfigError(f"{file}: {name} of <{tag}> is {plain_text(value, 40)}; at most {most:,} is read.")
 
 
 def _most(tag: str, name: str) -> float:
     """Of a number by which memory is taken; without end of others."""
-    if tag == "size":
-        return _MOST_MEMORY if name == "memory" else _MOST_NUMBERS
+    if tag == "size" and name != "memory":
+        return _MOST_OF_EACH if name.startswith("nuser_") or name == "nkey" else _MOST_NUMBERS
     return _MOST.get((tag, name), math.inf)
 
 
 def _number(value: str) -> float:
-    """As MuJoCo understands it, or 0 where it will say itself what is wrong."""
-    found = re.fullmatch(r"\s*\+?(\d{1,30})\s*([KMGTPE]?)\s*", value)
-    return int(found[1]) * _UNITS[found[2]] if found else 0
+    """As MuJoCo understands it, of several the largest; 0 where it will say itself what is wrong."""
+    found = re.findall(r"(?:^|\s)\+?(\d{1,30})\s*([KMGTPE]?)(?=\s|$)", value)
+    return max((int(digits) * _UNITS[unit] for digits, unit in found), default=0)
 
 
 def _drawn_texels(element: Element) -> int:
@@ -161,8 +190,8 @@ def _check_asset(file: Path, asset: Path) -> int:
         raise ConfigError(f"{file} names {plain_text(str(asset), 200)}, which cannot be read: {told}.") from error
     except LudusError as error:
         raise ConfigError(f"{file} names {asset}: {error}") from error
-    if size > _MOST_ASSET_BYTES:
-        raise ConfigError(f"{file} names {asset}, which has over {_MOST_ASSET_BYTES // 10**6} MB.")
+    if size > MOST_ASSET_BYTES:
+        raise ConfigError(f"{file} names {asset}, which has over {MOST_ASSET_BYTES // 10**6} MB.")
     if not head.startswith(b"\x89PNG"):
         return 0  # an image of another kind, or a mesh, is no larger than its file
     return int.from_bytes(head[16:20], "big") * int.from_bytes(head[20:24], "big")

@@ -106,7 +106,7 @@ def clip_files(name: str) -> list[Path]:
 
 def _shipped_clip(name: str) -> Path:
     path = shipped_folder() / f"{name}.npz"
-    if not path.is_file():
+    if not os.path.isfile(path):
         names = sorted(clip.stem for clip in shipped_folder().glob("*.npz"))
         hint = did_you_mean(name, names)
         raise ConfigError(f"No clip {name!r} comes with Ludus.{hint} There are: {', '.join(names) or 'none'}.")

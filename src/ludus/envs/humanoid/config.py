@@ -110,6 +110,8 @@ class HumanoidConfig(TermSettings):
             return "with --env.goal speed no clip is followed; leave it out."
         if self.goal == "track" and setting == "speed":
             return "it is of --env.goal speed; leave it out."
+        if not self.resample and setting.startswith("resample_"):
+            return "with --env.no-resample starts stay as they are; leave it out."
         if self.discriminate != "motion" and setting == "window":
             return "it is of --env.discriminate motion; leave it out."
         return ""

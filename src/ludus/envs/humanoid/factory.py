@@ -49,7 +49,9 @@ def make_humanoid(
         task: HumanoidTask = MimicTask(config, library, sim, evaluation, starts, roles)
     else:
         task = SpeedTask(config, library, sim, evaluation)
-    if tried and (config.test_clips or config.mirror):  # other clips than those of the training
+    if (
+        tried and config.actions == "absolute" and (config.test_clips or config.mirror)
+    ):  # other clips than those of the training
         task.act_around(trained_pose(config))
     return task
 

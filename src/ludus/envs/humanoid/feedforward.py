@@ -130,9 +130,7 @@ def motor_lead(
     smooth = _smoothed(qvel, stretches)
     moving = Moving(body, qpos, smooth, places)
     root, joints = moving.generalised(moving.inertia(stretches))
-    points, bodies, weights = _contacts(body, places)
-    forces = _floor_forces(qpos, root, points, weights)
-    joints = joints - moving.generalised(_pressed(points, bodies, forces, len(body.bodies)))[1]
+    joints = joints - moving.generalised(_borne(body, qpos, root, places))[1]
     joints = joints + _of_joints(body, qpos, smooth, _rate(smooth, stretches))
     effort, stiffness = (torch.as_tensor(values) for values in (body.effort, body.stiffness))
     damping = torch.as_tensor(-body.model.actuator_biasprm[:, 2])  # which stands in the motor, if any does
@@ -166,6 +164,16 @@ def _rate(values: Tensor, stretches: Sequence[Stretch]) -> Tensor:
 
 
 # The floor ------------------------------------------------------------------------------------------
+def _borne(body: Body, qpos: Tensor, root: Tensor, places: tuple[Tensor, Tensor]) -> Wrenches:
+    """What the floor does to the bodies where it gives the root what is wanted, [frames, 6]."""
+    parts = []
+    for some in torch.arange(len(qpos)).split(body.kinematics.poses_at_once()):
+        points, bodies, weights = _contacts(body, (places[0][some], places[1][some]))
+        forces = _floor_forces(qpos[some], root[some], points, weights)
+        parts.append(_pressed(points, bodies, forces, len(body.bodies)))
+    return Wrenches(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+
 def _contacts(body: Body, places: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """([frames, points, 3] lowest ends of the geometry, [points] their bodies, [frames, points] weights).
 

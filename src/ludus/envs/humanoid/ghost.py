@@ -35,6 +35,8 @@ def _ghost(body: Body) -> mujoco.MjSpec:
         geom.contype = geom.conaffinity = 0
         geom.material = ""
         geom.rgba = np.array(GHOST_COLOUR)
+    for thing in (*ghost.sites, *ghost.tendons):
+        thing.material = ""
     for thing in (*ghost.materials, *ghost.textures):
         ghost.delete(thing)
     return ghost

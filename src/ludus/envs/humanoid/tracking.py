@@ -88,7 +88,8 @@ def procrustes_distance(points: Tensor, target: Tensor) -> Tensor:
     points = points - points.mean(1, keepdim=True)
     center = target.mean(1, keepdim=True)
     target = target - center
-    u, s, vh = torch.linalg.svd(points.transpose(1, 2) @ target)
+    # What has diverged is not finite, and stays so below; by itself it would end the others' measurement.
+    u, s, vh = torch.linalg.svd((points.transpose(1, 2) @ target).nan_to_num())
     # A reflection is no rotation: where the best is one, the weakest axis is turned back.
     sign = torch.ones_like(s)
     sign[:, 2] = torch.linalg.det(u @ vh).sign()

@@ -237,6 +237,7 @@ class JointOffset(Randomization):
         self._ids = torch.tensor([i for i, _ in driven], device=task.device)
         self._columns, self._of, self._factors = self._seen(task, [model.joint(joint).name for _, joint in driven])
         self._nominal = task.randomized_field("actuator_biasprm")[:1].clone()
+        self._gears = torch.as_tensor(model.actuator_gear[[i for i, _ in driven], 0], device=task.device)
         task.memory[f"{self.name}/offset"] = torch.zeros((task.num_rows, len(driven)), device=task.device)
 
     def _seen(self, task: "SimTask", joints: list[str]) -> tuple[Tensor, Tensor, Tensor]:
@@ -265,8 +266,8 @@ class JointOffset(Randomization):
     def begin(self, task: "SimTask", n: int, values: dict[str, Tensor]) -> None:
         offset = task.uniform(-self.most, self.most, n, len(self._ids))
         bias = values.setdefault("actuator_biasprm", self._nominal.repeat(n, 1, 1))
-        # The force is gain · control + bias₀ + bias₁ · angle + …; the angle reads more by the offset.
-        bias[:, self._ids, 0] += bias[:, self._ids, 1] * offset
+        # The force is gain · control + bias₀ + bias₁ · gear · angle + …; the angle reads more by the offset.
+        bias[:, self._ids, 0] += bias[:, self._ids, 1] * (self._gears * offset).to(bias.dtype)
         values[f"{self.name}/offset"] = offset.float()
 
     def see(self, task: "SimTask", obs: Tensor, rows: "Rows") -> Tensor:

@@ -27,6 +27,7 @@ from torch import Tensor
 from ludus.envs.mujoco.model_fields import CONSTANT_INPUTS, load_model_fields, saved_model
 from ludus.envs.mujoco.warp_kernels import compile_kernels
 from ludus.envs.vec import State
+from ludus.errors import ConfigError
 
 # What a simulator brings up to date after a step. "positions": where bodies, geoms and sites are, the least work.
 # "all": positions, velocities and sensors. "as_stepped": nothing, as `mj_step` leaves it.
@@ -63,6 +64,7 @@ _DERIVED_CONSTANTS = (
 
 # What an exact continuation needs, in the order of mjSTATE_INTEGRATION: a state that was saved by one simulator
 # can be loaded by the other.
+_ON_THREADS = "Take --env.simulator threads."
 _STATE_FIELDS = {
     "time": mujoco.mjtState.mjSTATE_TIME,
     "qpos": mujoco.mjtState.mjSTATE_QPOS,
@@ -235,7 +237,8 @@ class WarpSimulator:
     def _state_sizes(self) -> list[tuple[str, int]]:
         sizes = [(name, mujoco.mj_stateSize(self.model, bit.value)) for name, bit in _STATE_FIELDS.items()]
         whole = mujoco.mj_stateSize(self.model, mujoco.mjtState.mjSTATE_INTEGRATION.value)
-        assert sum(size for _, size in sizes) == whole, "models with plugins or delays are not supported"
+        if sum(size for _, size in sizes) != whole:
+            raise ConfigError(f"MuJoCo Warp has no plugins, delays or histories, as this model has. {_ON_THREADS}")
         return sizes
 
     def state(self) -> State:
@@ -299,7 +302,10 @@ def _for_warp(model: mujoco.MjModel) -> mujoco.MjModel:
 
 def _put_model(model: mujoco.MjModel) -> Any:
     """The model on Warp's current device."""
-    warp_model = mjw.put_model(model)
+    try:
+        warp_model = mjw.put_model(model)
+    except NotImplementedError as error:
+        raise ConfigError(f"MuJoCo Warp cannot simulate this model: {error}. {_ON_THREADS}") from error
     warp_model.opt.graph_conditional = wp.get_device().is_cpu  # there it costs nothing to ask who is done
     warp_model.opt.warn_overflow = 0  # counted, not printed by every world
     return warp_model

@@ -14,6 +14,8 @@ from ludus.errors import DataError
 _CHANNELS = {f"{letter}{kind}": (kind, letter.lower()) for letter in "XYZ" for kind in ("position", "rotation")}
 _BY_LOWER = {channel.lower(): channel for channel in _CHANNELS}
 _MOST_CHANNELS = 6  # of a joint
+_MOST_LINES = 600_000  # of the tree and of all frames: listed, each takes fifty times its two shortest characters
+_LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _LARGEST = torch.finfo(torch.float32).max
 _WHOLE_DEGREES = 1e-3  # that angles of an added pose may be away from whole ones
 _REST_JUMP_DEGREES, _REST_JUMP_TIMES = 10.0, 5.0  # from it to the motion: at least, and of a usual step
@@ -38,6 +40,8 @@ class Bvh:
 
 def parse_bvh(path: Path, text: str, fps: float | None = None) -> Bvh:
     """The file's content, or a sentence with the number of the line that is wrong. `fps` goes before its own."""
+    if sum(map(text.count, _LINE_ENDS)) > _MOST_LINES:
+        raise DataError(f"{path} has more than {_MOST_LINES:,} lines; cut it into shorter motions.")
     lines = short_lines(path, text.splitlines())
     motion = next((i for i, line in enumerate(lines) if line.strip().upper() == "MOTION"), None)
     if motion is None or not lines or "HIERARCHY" not in lines[0].upper():
@@ -56,10 +60,10 @@ def parse_bvh(path: Path, text: str, fps: float | None = None) -> Bvh:
             f"{path} has a frame time of {frame_time:g} s; it must be from 0.001 to 1, or say the rate with --fps."
         )
     width = sum(len(joint.channels) for joint in joints)
+    check_size(str(path), frames, len(joints))
     rows = [(i, line) for i, line in enumerate(lines[motion + 3 :], motion + 4) if line.strip()]
     if len(rows) != frames:
         raise DataError(f"{path} says {frames} frames, but has {len(rows)}; it may be cut off.")
-    check_size(str(path), frames, len(joints))
     values = torch.empty(frames, width)
     for row, (i, line) in enumerate(rows):
         values[row] = torch.tensor(_numbers(path, i, line.split(), width))

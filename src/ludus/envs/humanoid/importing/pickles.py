@@ -5,15 +5,18 @@ import io
 import pickle
 import pickletools
 import tokenize
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from ludus.envs.humanoid.importing.motion import MOST_POSES
 from ludus.errors import DataError
 
 _KINDS = {"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"}
 _MOST_STEPS = 100_000  # of a pickle; a motion of 15 bodies takes some 200
+_LONGEST_TEXT = 1_000  # of keys and of what arrays hold
 BROKEN = (
     pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, AttributeError, IndexError, MemoryError,
     RecursionError, OverflowError, SyntaxError, tokenize.TokenError,
@@ -35,7 +38,10 @@ def numbers(value: Any) -> np.ndarray:
     values = value.values if isinstance(value, Array) else value
     if not isinstance(values, np.ndarray | np.generic | int | float):
         raise TypeError("a list where an array")
-    return np.asarray(values)
+    array = np.asarray(values)
+    if array.size > 4 * MOST_POSES:  # before it becomes eight times as large
+        raise ValueError("an array larger than any motion")
+    return array
 
 
 def _check_steps(data: bytes) -> None:
@@ -45,8 +51,16 @@ def _check_steps(data: bytes) -> None:
             raise ValueError("it takes far more steps than a motion needs")
 
 
-class _Reader(pickle.Unpickler):
-    """Knows arrays of numbers and dictionaries. Whatever else a file names is refused, and never imported."""
+class _Reader(pickle._Unpickler):  # the one in Python, whose steps can be changed
+    """Knows arrays of numbers and dictionaries. Whatever else a file names is refused, and never imported.
+
+    Keys are texts: tuples within tuples would be hashed for hours, in which Python cannot be interrupted.
+    """
+
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+    stack: list[Any]
+    pop_mark: Callable[[], list[Any]]
+    append: Callable[[Any], None]
 
     def __init__(self, stream: io.BytesIO, path: Path) -> None:
         super().__init__(stream)
@@ -61,12 +75,41 @@ class _Reader(pickle.Unpickler):
             )
         return builder
 
+    def load_setitem(self) -> None:
+        value, key = self.stack.pop(), self.stack.pop()
+        self.stack[-1][_text(key)] = value
+
+    def load_setitems(self) -> None:
+        self._fill(self.pop_mark(), self.stack[-1])
+
+    def load_dict(self) -> None:
+        items, made = self.pop_mark(), dict[str, Any]()
+        self._fill(items, made)
+        self.append(made)
+
+    def _fill(self, items: list[Any], made: dict[str, Any]) -> None:
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            made[_text(key)] = value
+
+    def load_no_set(self) -> None:
+        raise ValueError("it holds a set")
+
+    dispatch |= {pickle.SETITEM[0]: load_setitem, pickle.SETITEMS[0]: load_setitems, pickle.DICT[0]: load_dict}
+    dispatch |= dict.fromkeys((pickle.ADDITEMS[0], pickle.FROZENSET[0]), load_no_set)
+
+
+def _text(value: Any) -> str:
+    """Of anything else not even what it is is told: that could be a text of gigabytes."""
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
+        raise ValueError("something else stands where a short text is expected")
+    return value
+
 
 class _DType:
     """Stands for numpy.dtype."""
 
     def __init__(self, kind: str, *_: Any) -> None:
-        self.kind, self.order = str(kind).lstrip("<>|="), "<"
+        self.kind, self.order = _text(kind).lstrip("<>|="), "<"
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.order = ">" if state[1] == ">" else "<"
@@ -74,6 +117,8 @@ class _DType:
     def read(self, raw: bytes) -> np.ndarray:
         if self.kind not in _KINDS:
             raise ValueError(f"an array of {self.kind!r} is not one of numbers")
+        if not isinstance(raw, bytes | bytearray):
+            raise ValueError("an array without bytes")
         return np.frombuffer(raw, dtype=np.dtype(self.order + self.kind))
 
 
@@ -99,7 +144,7 @@ class _Buffer:
 
     def __new__(cls, raw: bytes, dtype: _DType, shape: tuple[int, ...], order: str) -> Any:
         array = Array()
-        array.values = dtype.read(bytes(raw)).reshape(shape, order="F" if order == "F" else "C")
+        array.values = dtype.read(raw).reshape(shape, order="F" if order == "F" else "C")
         return array
 
     def __setstate__(self, state: Any) -> None:
@@ -120,7 +165,7 @@ class _Bytes:
     """Stands for how old protocols write bytes."""
 
     def __new__(cls, text: str, encoding: str) -> Any:
-        if encoding != "latin1":
+        if _text(encoding) != "latin1":
             raise ValueError(f"the encoding {encoding!r} is not expected")
         return codecs.encode(text, "latin1")
 
@@ -130,6 +175,9 @@ class _Bytes:
 
 class _Dict(dict[Any, Any]):
     """Stands for an ordered dictionary; attributes that a pickle gives it are left out."""
+
+    def __init__(self, items: Any = ()) -> None:
+        super().__init__((_text(key), value) for key, value in items)
 
     def __setstate__(self, state: Any) -> None:
         pass

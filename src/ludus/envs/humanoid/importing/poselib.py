@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ludus.envs.bodies.rotations import multiply
-from ludus.envs.humanoid.importing.motion import MOST_POSES, Motion, check_size, read_source
+from ludus.envs.humanoid.importing.motion import Motion, check_size, read_source
 from ludus.envs.humanoid.importing.pickles import BROKEN, Array, numbers, unpickled
 from ludus.envs.humanoid.importing.retarget import LIMBS, from_rotations, our_leg, shortest_turn
 from ludus.envs.humanoid.importing.skeleton import BODIES
@@ -102,10 +102,7 @@ def _texts(value: Any) -> list[str]:
 
 def _tensor(value: Any) -> Tensor:
     """An array, also where poselib has wrapped it."""
-    array = numbers(value["arr"] if isinstance(value, dict) else value)
-    if array.size > 4 * MOST_POSES:  # before it becomes eight times as large
-        raise ValueError("an array larger than any motion")
-    return torch.as_tensor(array.astype(np.float64))
+    return torch.as_tensor(numbers(value["arr"] if isinstance(value, dict) else value).astype(np.float64))
 
 
 def _read_pickle(path: Path) -> Any:

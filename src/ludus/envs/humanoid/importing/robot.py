@@ -10,7 +10,7 @@ from ludus.envs.bodies import Body
 from ludus.envs.bodies.rotations import rotate
 from ludus.envs.humanoid.clip import MOST_FRAMES, Clip, check_clip
 from ludus.envs.humanoid.importing.floor import put_on_floor
-from ludus.envs.humanoid.importing.motion import check_size, read_source
+from ludus.envs.humanoid.importing.motion import MOST_POSES, check_size, read_source
 from ludus.envs.humanoid.importing.pickles import numbers, unpickled
 from ludus.envs.humanoid.importing.quaternions import ORDERS, read_as, sliding_of, w_first
 from ludus.envs.humanoid.importing.table import ROOT, read_columns
@@ -21,7 +21,8 @@ from ludus.errors import MALFORMED, DataError
 ROBOT_SUFFIXES = (".csv", ".npz", ".pkl", ".pickle")
 CSV_FPS = 30.0  # of published tables, which do not say
 _MOST_BYTES = 200_000_000
-_MOST_VALUES = 50_000_000
+_MOST_VALUES = 4 * MOST_POSES
+_MOST_NAMES = 1_000
 _AGREES = 0.05  # m between bodies of a file and where its joints lead
 _NO_WORSE = 1e-3  # m: a reading that is farther off by less is as good
 _OTHER_ANGLE = 0.02  # rad: readings that differ by less are the same
@@ -137,16 +138,24 @@ def _array(
         fits = all(wanted in (None, there) for wanted, there in zip(shape, array.shape, strict=True))
     if not fits or array.dtype.kind not in "fiu":
         raise DataError(f"{path}: {name} is {array.dtype} {list(array.shape)}, which a motion's is not.")
+    if array.ndim > 1:
+        check_size(f"{path}: {name}", *array.shape[:2])
     if not np.isfinite(array).all():
         raise DataError(f"{path}: {name} holds something that is not a finite number.")
     return array.astype(np.float64)
+
+
+def _names(path: Path, values: np.ndarray) -> list[str]:
+    if values.size > _MOST_NAMES:
+        raise DataError(f"{path} holds {values.size:,} names; a robot has fewer.")
+    return [name.decode(errors="replace") if isinstance(name, bytes) else str(name) for name in values.ravel()]
 
 
 def _named_joints(path: Path, body: Body, values: dict[str, np.ndarray]) -> list[int] | None:
     """Where each of the body's joints stands in the file; None where it names none."""
     if "joint_names" not in values:
         return None
-    names = [str(name) for name in values["joint_names"].ravel()]
+    names = _names(path, values["joint_names"])
     missing = [name for name in body.joints if name not in names]
     if missing:
         raise DataError(f"{path} is of another robot than {body.name}: it lacks {', '.join(missing[:10])}.")
@@ -159,7 +168,7 @@ def _named_bodies(path: Path, body: Body, values: dict[str, np.ndarray]) -> dict
     """By the numbers of the body's parts, where they stand in the file; None where it names none."""
     if "body_names" not in values:
         return None
-    names = [str(name) for name in values["body_names"].ravel()]
+    names = _names(path, values["body_names"])
     found = {number: names.index(name) for number, name in enumerate(body.bodies) if name in names}
     if 0 not in found:
         raise DataError(f"{path} is of another robot than {body.name}: it lacks the body {body.bodies[0]}.")

@@ -19,10 +19,9 @@ _SMOOTH_S = 0.15  # s before and after, over which a push grows and fades
 
 def push_arms_out(goals: Goals, poses: Poses, target: Figure, fps: float) -> None:
     """Changes the directions of the arms' bones, by what is inside another part in these poses."""
-    arms = {side: _arm(target, side) for side in SIDES if f"{side}_hand" in target.parts}
-    bones = {side: [f"{side}_shoulder", f"{side}_elbow", f"{side}_hand"] for side in arms}
+    bones = {side: [f"{side}_shoulder", f"{side}_elbow", f"{side}_hand"] for side in SIDES}
     bones = {side: parts for side, parts in bones.items() if {*parts} <= {*target.parts}}
-    pushes = _pushes(target.body, poses, [arms[side] for side in bones])
+    pushes = _pushes(target.body, poses, [_arm(target, side) for side in bones])
     for parts, push in zip(bones.values(), pushes, strict=True):
         smooth = torch.as_tensor(_smoothed(push, max(1, round(_SMOOTH_S * fps))))
         whole = target.lengths[parts[0], parts[1]] + target.lengths[parts[1], parts[2]]
