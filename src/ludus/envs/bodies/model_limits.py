@@ -19,24 +19,11 @@ from ludus.files import open_regular, read_bounded
 FILES = ("file", "fileright", "fileleft", "fileup", "filedown", "filefront", "fileback")  # attributes of assets
 _MOST_BYTES, MOST_ASSET_BYTES = 50_000_000, 500_000_000
 _MOST_ELEMENTS, _DEEPEST, _MOST_INCLUDED = 100_000, 100, 100
-# They make many parts of few words, run other code or read other models.
+# They make many parts of few words, run other code, read other models or simulate for as long as they say.
 _REFUSED = frozenset(
-    (
-        *(
-            "attach",
-            "model",
-            "replicate",
-            "composite",
-            "flexcomp",
-            "flex",
-            "hfield",
-            "skin",
-            "extension",
-            "plugin",
-        ),
-        "lengthrange",  # which simulates as long as it says
-    )
-)
+    ("attach", "model", "replicate", "composite", "flexcomp", "flex", "hfield", "skin", "extension", "plugin",
+     "lengthrange")
+)  # fmt: skip
 _MOST_NUMBERS = 100_000  # of what <size> asks for
 _MOST_OF_EACH = 100  # numbers of the user's own, of every element, and keyframes, of every joint
 _MOST = {

@@ -49,9 +49,8 @@ def make_humanoid(
         task: HumanoidTask = MimicTask(config, library, sim, evaluation, starts, roles)
     else:
         task = SpeedTask(config, library, sim, evaluation)
-    if (
-        tried and config.actions == "absolute" and (config.test_clips or config.mirror)
-    ):  # other clips than those of the training
+    # Absolute actions are taken around the pose of the training, which has other clips.
+    if tried and config.actions == "absolute" and (config.test_clips or config.mirror):
         task.act_around(trained_pose(config))
     return task
 
