@@ -58,8 +58,8 @@ MAP = {
     "comparing": "config config_files envs.config errors files listing measuring show training.run_facts "
     "training.run_folder",
     "filming": "config envs errors measuring policies saved_run show training viewing",
-    "motion_viewing": "envs errors show",
-    "body_drawing": "envs show",
+    "motion_viewing": "envs errors files show",
+    "body_drawing": "envs files show",
     "new_runs": "config config_files errors files training trust",
     "run_pages": "envs errors measuring policies rewards saved_run show training trust viewing",
     "run_end": "algorithms.registry config envs errors files measuring new_runs run_pages saved_run show training",

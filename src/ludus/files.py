@@ -104,6 +104,8 @@ def create(path: Path) -> BinaryIO:
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Put a file in its place whole or not at all, synced to the disk; a link at the path is replaced."""
+    if path.is_dir() and not path.is_symlink():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = temporary_beside(path)
     try:
         with create(temporary) as file:
