@@ -47,6 +47,7 @@ from ludus.envs.humanoid.motions import MotionLibrary
 from ludus.envs.humanoid.starts import StartWeights
 from ludus.envs.humanoid.tracking import clip_table
 from ludus.envs.locomotion.config import LocomotionConfig
+from ludus.envs.mujoco.randomization import JointOffset
 from ludus.envs.mujoco.task import SimTask
 from ludus.envs.showing import make_shown_env, make_trial_env
 from ludus.errors import ConfigError
@@ -142,6 +143,18 @@ def test_a_joint_that_is_measured_wrongly_is_seen_and_pulled_beside() -> None:
         torch.testing.assert_close((bias[..., 0] / bias[..., 1]).float(), offset)
     assert float(offsets[0].abs().max()) == 0
     assert 0.04 < float(offsets[1].abs().max()) <= 0.05
+
+
+def test_a_gear_makes_more_of_what_is_measured_wrongly() -> None:
+    """A servo's length is its gear times its joint's angle."""
+    env = make([standing_clip()])
+    env.mj_model.actuator_gear[:, 0] = 2.0
+    term, values = JointOffset(most=0.05, terms=()), dict[str, torch.Tensor]()
+    term.name = "zero"
+    term.prepare(env)
+    term.begin(env, 1, values)
+    bias = values["actuator_biasprm"]
+    torch.testing.assert_close((bias[..., 0] / bias[..., 1]).float(), 2 * values["zero/offset"])
 
 
 def test_what_a_function_of_the_users_shows_is_not_taken_for_angles() -> None:
