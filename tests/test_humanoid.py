@@ -516,11 +516,11 @@ def test_ppo_learns_to_follow_a_walk_for_longer(tmp_path: Path) -> None:
     before = without.summary()["mean_ep_length"]
     settings: Settings = {
         "env.clips": str(shipped), "env.num_envs": 64, "policy.hidden": (128, 64), "ppo.learning_rate": 1e-3,
-        "loop.total_steps": 30_720, "eval.every": 15_360, "torch_threads": 1, "log.report": False,
+        "loop.total_steps": 76_800, "eval.every": 38_400, "torch_threads": 1, "log.report": False,
     }  # fmt: skip
     folder = ludus.train("humanoid-mimic", tmp_path / "run", (), Console("quiet"), overrides=settings)
     lengths = [row["eval/mean_ep_length"] for row in metric_rows(folder) if "eval/mean_ep_length" in row]
-    assert lengths[-1] > 1.35 * before
+    assert lengths[-1] > 1.5 * before
 
 
 def test_episodes_broken_off_between_rollouts_keep_what_the_ended_ones_were_worth() -> None:
