@@ -48,6 +48,7 @@ _LARGE = dataclasses.replace(
         update_epochs=5,
         learning_rate_final=1e-5,
         gamma=0.97,
+        std_closing=(0.25, 0.75),  # flips and rolls are found out while exploration is large
         average=1_200,  # gradient steps: of 30 iterations
     ),
     loop=LoopConfig(total_steps=330_000_000, iterations=40),
@@ -68,6 +69,7 @@ _GENERAL = dataclasses.replace(
         resample_floor=0.5,
         resample_spread=0.05,
     ),
+    ppo=dataclasses.replace(_LARGE.ppo, std_closing=(0.5, 1.0)),
     loop=LoopConfig(total_steps=300_000_000, iterations=40),
 )
 
