@@ -32,6 +32,7 @@ from ludus.envs.config import ForageConfig
 from ludus.envs.forage import Forage
 from ludus.envs.vec import State, Step, VecEnv, derive_seed
 from ludus.policies.factory import make_actor_critic
+from ludus.policies.mlp import MLP
 from ludus.presets import find_preset
 from ludus.settings import apply_overrides
 from ludus.show.console import Console
@@ -423,3 +424,25 @@ def test_a_run_goes_on_on_the_cpu_and_comes_back(preset: str, device: str, tmp_p
     elapsed = [row["time/time_elapsed"] for row in trained]
     assert elapsed == sorted(elapsed)
     assert all(math.isfinite(value) for row in rows for value in row.values())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a CPU takes no narrower factors than float32")
+def test_wide_layers_that_multiply_in_bfloat16_are_near_those_in_float32() -> None:
+    told = []
+    for precision in ("highest", "medium"):
+        torch.set_float32_matmul_precision(precision)
+        torch.manual_seed(0)
+        layers, x = MLP(438, (512, 1024), "elu").cuda(), torch.randn(2048, 438, device="cuda")
+        for parameter in layers.parameters():
+            parameter.grad = torch.full_like(parameter, torch.nan)
+        with torch.no_grad():
+            outputs = layers.outputs(x)
+            layers.backward(outputs, torch.randn_like(outputs[-1]))
+        few = layers.outputs(x[:1000])[-1]
+        told.append([outputs[-1], few, *(parameter.grad for parameter in layers.parameters())])
+        assert outputs[1].dtype == (torch.float32 if precision == "highest" else torch.bfloat16)
+    torch.set_float32_matmul_precision("highest")
+    for number, (fine, coarse) in enumerate(zip(*told, strict=True)):
+        assert coarse.dtype == torch.float32
+        off = float((coarse - fine).norm() / fine.norm())
+        assert off < (0.001 if number == 1 else 0.02)  # few rows are not rounded

@@ -18,8 +18,9 @@ from ludus.policies.config import Activation
 # In place, on what a layer has just made: fresh memory for every activation costs as much as computing it.
 ACTIVATIONS = {"tanh": torch.tanh_, "relu": torch.relu_, "elu": torch.nn.functional.elu_}
 
-_ALIGNED = 4  # numbers, which are 16 bytes
+_ALIGNED = 16  # bytes
 _WIDE, _MANY_ROWS = 128, 1024  # what is worth a copy
+_HALVED = 512  # what is worth two: layers so wide multiply much faster in bfloat16
 
 
 def laid_out_as(like: Tensor, flat: Tensor) -> Tensor:
@@ -61,34 +62,42 @@ class Dense(WrittenOut, nn.Linear):
     """A linear layer whose gradient can be written out."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """`x` may be `widened`."""
+        """`x` may be `widened`, and coarser than the weights: so is then the output."""
         weight, bias = self._parts
+        if x.dtype != weight.dtype:
+            weight, bias = weight.to(x.dtype), bias.to(x.dtype)  # type: ignore[assignment]
         added = x.shape[-1] - self.in_features
-        if added and added == -self.in_features % _ALIGNED:
+        if added and added == _missing(self.in_features, x.dtype):
             return F.linear(x, F.pad(weight, (0, added)), bias)
         return F.linear(x, weight, bias)
 
     def write_gradient(self, x: Tensor, gradient: Tensor) -> None:
         """Overwrite the parameters' `.grad`, which the optimiser has allocated, from that of the output."""
         weight, bias = self._parts
-        if x.shape[1] == self.in_features:
+        if x.shape[1] == self.in_features and x.dtype == weight.dtype:
             torch.mm(gradient.t(), x, out=weight.grad)
         else:
             assert weight.grad is not None
             weight.grad.copy_(torch.mm(gradient.t(), x)[:, : self.in_features])
-        torch.sum(gradient, 0, out=bias.grad)
+        torch.sum(gradient, 0, dtype=bias.dtype, out=bias.grad)
 
     def input_gradient(self, gradient: Tensor) -> Tensor:
-        return gradient @ self._parts[0]
+        return gradient @ self._parts[0].to(gradient.dtype)
 
     _parts: tuple[nn.Parameter, nn.Parameter]
 
 
 def widened(x: Tensor) -> Tensor:
     """On a GPU many wide rows get columns of zeros, until they are as wide as tensor cores read them fast."""
-    if not x.is_cuda or x.shape[-1] % _ALIGNED == 0 or x.shape[-1] < _WIDE or len(x) < _MANY_ROWS:
+    missing = _missing(x.shape[-1], x.dtype)
+    if not x.is_cuda or not missing or x.shape[-1] < _WIDE or len(x) < _MANY_ROWS:
         return x
-    return F.pad(x, (0, -x.shape[-1] % _ALIGNED))
+    return F.pad(x, (0, missing))
+
+
+def _missing(size: int, dtype: torch.dtype) -> int:
+    """How many numbers more are a multiple of what tensor cores read at once."""
+    return -size % (_ALIGNED // dtype.itemsize)
 
 
 class MLP(nn.Module):
@@ -102,32 +111,42 @@ class MLP(nn.Module):
         sizes = [size, *hidden]
         self.layers = nn.ModuleList(Dense(a, b) for a, b in itertools.pairwise(sizes))
         self._layers: list[Dense] = list(self.layers)  # type: ignore[arg-type]
+        self._halved = min(hidden, default=0) >= _HALVED
         self.features = sizes[-1]
 
     def forward(self, x: Tensor) -> Tensor:
         return self.outputs(x)[-1]
 
     def outputs(self, x: Tensor) -> list[Tensor]:
-        """The input and every layer's output: what `backward` needs."""
-        x = widened(x) if self._layers else x
+        """The input and every layer's output: what `backward` needs. All but the last may be bfloat16."""
+        if not self._layers:
+            return [x]
+        dtype = x.dtype
+        x = widened(x.bfloat16() if self._halves(x) else x)
         activation, outputs = ACTIVATIONS[self.activation], [x]
         for layer in self._layers:
             x = activation(layer.forward(x))
             outputs.append(x)
+        outputs[-1] = x.to(dtype)
         return outputs
+
+    def _halves(self, x: Tensor) -> bool:
+        """Whether factors are rounded to bfloat16, as `--precision` asks: where that is faster."""
+        large = self._halved and x.is_cuda and len(x) >= _MANY_ROWS
+        return large and torch.get_float32_matmul_precision() == "medium"
 
     def backward(self, outputs: list[Tensor], gradient: Tensor, need_inputs: bool = False) -> Tensor | None:
         """Write the parameters' gradients, given that of the last output; returns the input's if it is needed."""
         for i in range(len(self._layers) - 1, -1, -1):
-            gradient = through_activation(self.activation, gradient, outputs[i + 1])
+            gradient = through_activation(self.activation, gradient, outputs[i + 1]).to(outputs[i].dtype)
             self._layers[i].write_gradient(outputs[i], gradient)
             if i or need_inputs:
                 gradient = self._layers[i].input_gradient(gradient)
-        return gradient if need_inputs else None
+        return gradient.to(outputs[-1].dtype) if need_inputs else None
 
     def numbers_of_a_step(self) -> tuple[int, int]:
         """How many numbers are held of each step, and how many more while gradients are passed back."""
-        added = -self.inputs % _ALIGNED if self.inputs >= _WIDE else 0  # to a copy, on a GPU
+        added = _missing(self.inputs, torch.float32) if self.inputs >= _WIDE else 0  # to a copy, on a GPU
         copied = self.inputs + added if added else 0
         return self.inputs + copied + sum(self.widths), 2 * max(self.widths, default=0)
 
