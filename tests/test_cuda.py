@@ -438,7 +438,7 @@ def test_wide_layers_that_multiply_in_bfloat16_are_near_those_in_float32() -> No
         with torch.no_grad():
             outputs = layers.outputs(x)
             layers.backward(outputs, torch.randn_like(outputs[-1]))
-        few = layers.outputs(x[:1000])[-1]
+            few = layers.outputs(x[:1000])[-1]
         told.append([outputs[-1], few, *(parameter.grad for parameter in layers.parameters())])
         assert outputs[1].dtype == (torch.float32 if precision == "highest" else torch.bfloat16)
     torch.set_float32_matmul_precision("highest")

@@ -230,47 +230,43 @@ def test_flat_adam_equals_torch_adam_with_clipping() -> None:
         torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
 
 
+def through(layers: MLP, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Every layer's outputs, and what must not depend on how they are held: features and gradients."""
+    for parameter in layers.parameters():
+        parameter.grad = torch.full_like(parameter, torch.nan)
+    with torch.no_grad():
+        outputs = layers.outputs(x)
+        inputs = layers.backward(
+            outputs, torch.linspace(-1, 1, outputs[-1].numel()).view_as(outputs[-1]).to(x), True
+        )
+    gradients = [parameter.grad.clone() for parameter in layers.parameters() if parameter.grad is not None]
+    assert inputs is not None
+    return outputs, [outputs[-1], inputs, *gradients]
+
+
 def test_rows_that_were_widened_give_the_same_features_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU, where tensor cores want widths that are multiples of 16 bytes."""
 
-    def run() -> list[Tensor]:
-        torch.manual_seed(0)
-        layers, x = MLP(5, (6, 3), "elu").double(), torch.randn(7, 5, dtype=torch.float64)
-        for parameter in layers.parameters():
-            parameter.grad = torch.full_like(parameter, torch.nan)
-        with torch.no_grad():
-            outputs = layers.outputs(x)
-            inputs = layers.backward(outputs, torch.ones_like(outputs[-1]), need_inputs=True)
-        assert inputs is not None
-        gradients = [parameter.grad for parameter in layers.parameters() if parameter.grad is not None]
-        return [torch.tensor(outputs[0].shape[1]), outputs[-1], inputs, *gradients]
-
-    plain_width, *plain = run()
+    torch.manual_seed(0)
+    layers, x = MLP(5, (6, 3), "elu").double(), torch.randn(7, 5, dtype=torch.float64)
+    outputs, plain = through(layers, x)
     monkeypatch.setattr(mlp, "widened", lambda x: torch.nn.functional.pad(x, (0, -x.shape[-1] % 2)))
-    wide_width, *wide = run()
-    assert (int(plain_width), int(wide_width)) == (5, 6)
+    wide_outputs, wide = through(layers, x)
+    assert (outputs[0].shape[1], wide_outputs[0].shape[1]) == (5, 6)
     torch.testing.assert_close(wide, plain, atol=1e-12, rtol=0)
 
 
 def test_layers_that_multiply_in_bfloat16_are_near_those_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU with `--precision bfloat16`: features, gradients and what is passed on stay float32."""
 
-    def run() -> list[Tensor]:
-        torch.manual_seed(0)
-        layers, x = MLP(20, (64, 32, 48), "elu"), torch.randn(256, 20)
-        for parameter in layers.parameters():
-            parameter.grad = torch.full_like(parameter, torch.nan)
-        with torch.no_grad():
-            outputs = layers.outputs(x)
-            inputs = layers.backward(outputs, torch.randn_like(outputs[-1]), need_inputs=True)
-        assert inputs is not None
-        assert {out.dtype for out in outputs[:-1]} == {torch.bfloat16 if layers._halves(x) else torch.float32}
-        gradients = [parameter.grad for parameter in layers.parameters() if parameter.grad is not None]
-        return [outputs[-1], inputs, *gradients]
-
-    plain = run()
+    torch.manual_seed(0)
+    layers, x = MLP(20, (64, 32, 48), "elu"), torch.randn(256, 20)
+    outputs, plain = through(layers, x)
     monkeypatch.setattr(MLP, "_halves", lambda self, x: True)
-    for coarse, fine in zip(run(), plain, strict=True):
+    rounded, near = through(layers, x)
+    assert {out.dtype for out in outputs} == {torch.float32}
+    assert [out.dtype for out in rounded] == [torch.bfloat16] * 3 + [torch.float32]
+    for coarse, fine in zip(near, plain, strict=True):
         assert coarse.dtype == torch.float32
         assert 0 < (coarse - fine).norm() < 0.01 * fine.norm()
 

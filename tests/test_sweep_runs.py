@@ -40,12 +40,12 @@ def trainings_in(folder: Path) -> list[psutil.Process]:
 
 def told(folder: Path) -> list[dict[str, Any]]:
     """What all trials say of themselves."""
-    return [json.loads(file.read_text()) for file in sorted(folder.glob("trials/*/trial.json"))]
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("trials/[!.]*/trial.json"))]
 
 
 def steps_of(folder: Path) -> dict[str, int]:
     """Of every run that has a checkpoint."""
-    runs = folder.glob("*/*/seed_*/checkpoints")
+    runs = folder.glob("*/[!.]*/seed_*/checkpoints")  # no folder that is still written: it will be renamed
     return {str(c.parent): int(made[-1].name.removeprefix("step_")) for c in runs if (made := checkpoints_in(c))}
 
 

@@ -40,7 +40,7 @@ _WIDE = dataclasses.replace(_MIMIC.policy, hidden=(1024, 512))
 _LARGE = dataclasses.replace(
     _MIMIC,
     device="cuda",
-    precision="tf32",
+    precision="bfloat16",
     groups=1,
     env=HumanoidConfig(num_envs=16_384, future=(1, 5, 15), strict_termination=0.3, resample_floor=0.5),
     policy=dataclasses.replace(_WIDE, hidden=(1024, 1024, 512)),
@@ -51,17 +51,19 @@ _LARGE = dataclasses.replace(
         update_epochs=5,
         learning_rate_final=1e-5,
         gamma=0.97,
+        std_final=0.05,
         std_closing=(0.5, 1.0),
         average=1_200,  # gradient steps: of 30 iterations
     ),
-    loop=LoopConfig(total_steps=315_000_000, iterations=40),
-    eval=EvalConfig(every=25_000_000, stochastic=False),
+    loop=LoopConfig(total_steps=380_000_000, iterations=40),
+    eval=EvalConfig(every=30_000_000, stochastic=False),
 )
 
 # Hundreds of clips, and such as it has not seen: no phase, which names a clip, but a longer look ahead; and every
 # clip also mirrored, slower and faster, from beside it.
 _GENERAL = dataclasses.replace(
     _LARGE,
+    precision="tf32",
     env=HumanoidConfig(
         num_envs=8_192,
         future=(1, 5, 15, 30),
@@ -73,7 +75,9 @@ _GENERAL = dataclasses.replace(
         resample_spread=0.05,
     ),
     policy=_WIDE,
+    ppo=dataclasses.replace(_LARGE.ppo, std_final=0.08),
     loop=LoopConfig(total_steps=300_000_000, iterations=40),
+    eval=EvalConfig(every=25_000_000, stochastic=False),
 )
 
 # Robots act about 50 times a second, so that a second is more steps; and their motors are soft: what they find out
@@ -88,6 +92,7 @@ _ROBOT = dataclasses.replace(
 )
 _ROBOT_LARGE = dataclasses.replace(
     _LARGE,
+    precision="tf32",
     env=HumanoidConfig(
         num_envs=8_192,
         clips="stroll",
