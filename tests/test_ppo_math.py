@@ -236,9 +236,8 @@ def through(layers: MLP, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         parameter.grad = torch.full_like(parameter, torch.nan)
     with torch.no_grad():
         outputs = layers.outputs(x)
-        inputs = layers.backward(
-            outputs, torch.linspace(-1, 1, outputs[-1].numel()).view_as(outputs[-1]).to(x), True
-        )
+        gradient = torch.randn(outputs[-1].shape, generator=torch.Generator().manual_seed(0)).to(x)
+        inputs = layers.backward(outputs, gradient, need_inputs=True)
     gradients = [parameter.grad.clone() for parameter in layers.parameters() if parameter.grad is not None]
     assert inputs is not None
     return outputs, [outputs[-1], inputs, *gradients]
