@@ -5,6 +5,7 @@ rates, clips that are kept apart, and starts drawn from a thousand clips.
 import importlib.util
 import json
 import math
+import warnings
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,6 +30,7 @@ from humanoid_envs import (
     library_of,
     make,
     make_speed,
+    moved,
     random_actions,
     reference_in,
     set_time,
@@ -534,6 +536,16 @@ def test_a_pattern_means_subjects(tmp_path: Path) -> None:
     names = ["07_01", "08_07", "127_03", "71_02"]
     env = mimic(saved(tmp_path, *(standing_clip(name) for name in names), test_clips="*7_*"), 1)
     assert env.library.names == [name for name in names if not fnmatchcase(name, "*7_*")] == ["08_07", "71_02"]
+
+
+def test_a_clip_kept_out_that_is_trained_on_under_another_name_is_told(tmp_path: Path) -> None:
+    twin = replace(moved(standing_clip("twin7"), yaw=1.0, shift=(3.0, -1.0)), fps=60.0)  # elsewhere, and faster
+    config = saved(tmp_path, standing_clip("stand"), twin, flight_clip("flight7"), test_clips="*7")
+    with pytest.warns(UserWarning, match=r"1 of the 2 clips .*\(twin7 is stand\): they are no test"):
+        mimic(config, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mimic(saved(tmp_path / "other", standing_clip("stand"), flight_clip("flight7"), test_clips="*7"), 1)
 
 
 # Many clips -------------------------------------------------------------------------------------------

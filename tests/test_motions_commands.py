@@ -347,6 +347,19 @@ def test_import_writes_clips_that_check_and_list_read(here: Path, capsys: pytest
     assert end.value.code == 0
 
 
+def test_check_tells_of_a_motion_that_is_there_twice(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "two", "three"):
+        save_clip(standing(loop=name == "three"), here / "some" / f"{name}.npz")
+    save_clip(moved(np.linspace(0, 0.01, FRAMES)), here / "some" / "other.npz")
+    with pytest.raises(SystemExit):
+        motions(["check", "some", "--json"])
+    told = json.loads(capsys.readouterr().out)
+    twins = {file: [x["what"] for x in found if "same motion" in x["what"]] for file, found in told.items()}
+    same = "It is the same motion as some/one.npz."
+    found = {f"some/{name}.npz": lines for name, lines in [("one", []), ("other", []), ("two", [same])]}
+    assert twins == found | {"some/three.npz": [same]}
+
+
 def test_a_robots_table_is_read_as_it_is_told_also_onto_the_humanoid(here: Path) -> None:
     table = np.tile([0.0, 0.0, 0.79, 0.0, 0.0, 0.0, 1.0, *[0.0] * 29], (60, 1))
     np.savetxt(here / "stand.csv", table, delimiter=",")

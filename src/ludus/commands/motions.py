@@ -23,7 +23,7 @@ from ludus.envs.humanoid.catalogue import (
     load_any,
 )
 from ludus.envs.humanoid.checks import check_motion
-from ludus.envs.humanoid.clip import Clip, UnknownBodyError, is_clip_of_another, save_clip
+from ludus.envs.humanoid.clip import Clip, UnknownBodyError, is_clip_of_another, motion_of, save_clip
 from ludus.envs.humanoid.importing import READ, READ_OF_ROBOTS, clip_name, import_motion, read_motion
 from ludus.envs.humanoid.importing.robot import is_ludus_clip
 from ludus.errors import ConfigError, DataError, plain_text
@@ -183,7 +183,8 @@ def _check(arguments: list[str]) -> None:
             json: Print it as JSON.
         """
         whose = find_body(body) if body else None
-        found = {str(file): _findings_of(file, whose) for file in _files(files, "check")}
+        known: dict[bytes, str] = {}
+        found = {str(file): _findings_of(file, whose, known) for file in _files(files, "check")}
         if json:
             told = {file: [vars(finding) for finding in findings] for file, findings in found.items()}
             print(json_format.dumps(told, indent=1))
@@ -196,13 +197,22 @@ def _check(arguments: list[str]) -> None:
     call(command, arguments, "ludus motions check")
 
 
-def _findings_of(file: Path, body: Body | None) -> list[Finding]:
+def _findings_of(file: Path, body: Body | None, known: dict[bytes, str]) -> list[Finding]:
+    """`known`: in which file each motion was found first."""
     try:
-        return [finding for clip in load_any(file, body) for finding in check_motion(clip)]
+        clips = load_any(file, body)
+        findings = [finding for clip in clips for finding in check_motion(clip)]
+        twins = {known.setdefault(motion_of(clip), str(file)) for clip in clips} - {str(file)}
+        return [*findings, *(_same_motion(twin) for twin in sorted(twins))]
     except UnknownBodyError as error:  # which says what to do
         return [Finding("error", str(error))]
     except DataError as error:
         return [Finding("error", str(error), "Import it anew, or put the source right there.")]
+
+
+def _same_motion(file: str) -> Finding:
+    fix = "Leave one of them away: it counts twice, and is no test of a policy that was trained on the other."
+    return Finding("warning", f"It is the same motion as {file}.", fix)
 
 
 # list and view -----------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """A clip of motion: how it is kept in a file, and what must be true of it. Plain npz; nothing is unpickled."""
 
+import hashlib
 import io
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -144,6 +145,12 @@ def is_clip_of_another(path: Path, body: Body) -> bool:
 def with_unit_rotations(clip: Clip) -> Clip:
     """The same clip: files are rounded, but a heading or a product takes rotations to be of unit length."""
     return replace(clip, root_quat=clip.root_quat / np.linalg.norm(clip.root_quat, axis=1, keepdims=True))
+
+
+def motion_of(clip: Clip) -> bytes:
+    """The same for two clips of one motion, whatever they are called, where they stand and how fast they are."""
+    poses = np.concatenate([clip.root_pos[:, 2:], clip.joint_pos], axis=1)
+    return hashlib.sha256((np.round(poses, 3) + 0.0).tobytes()).digest()  # + 0: there are two zeros
 
 
 MIRRORED = "~mirrored"  # after the name of a clip

@@ -1,5 +1,6 @@
 """A group of bodies that imitate motion, as a configuration asks for it."""
 
+import warnings
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from ludus.envs.bodies import Body, find_body
 from ludus.envs.humanoid.catalogue import find_files, load_all
-from ludus.envs.humanoid.clip import Clip, mirrored
+from ludus.envs.humanoid.clip import Clip, mirrored, motion_of
 from ludus.envs.humanoid.config import HumanoidConfig
 from ludus.envs.humanoid.mimic import ClipRoles, MimicTask, evaluation_plan
 from ludus.envs.humanoid.motions import MotionLibrary, mean_pose
@@ -89,8 +90,15 @@ def trained_pose(config: HumanoidConfig) -> Tensor:
 def clip_sets(config: HumanoidConfig) -> tuple[tuple[Clip, ...], tuple[Clip, ...]]:
     """(the clips that are trained on, those that are kept out)."""
     body = find_body(config.body)
-    clips = _clips(_versions(config, body), body)
-    patterns = [part.strip() for part in config.test_clips.split(",") if part.strip()]
+    return _clip_sets(_versions(config, body), body, config.test_clips)
+
+
+@lru_cache(maxsize=4)
+def _clip_sets(
+    versions: tuple[tuple[Path, int, int], ...], body: Body, test_clips: str
+) -> tuple[tuple[Clip, ...], tuple[Clip, ...]]:
+    clips = _clips(versions, body)
+    patterns = [part.strip() for part in test_clips.split(",") if part.strip()]
     for pattern in patterns:
         if not any(fnmatchcase(clip.name, pattern) for clip in clips):
             hint = did_you_mean(pattern, [clip.name for clip in clips])
@@ -98,8 +106,22 @@ def clip_sets(config: HumanoidConfig) -> tuple[tuple[Clip, ...], tuple[Clip, ...
     unseen = {clip.name for clip in clips if any(fnmatchcase(clip.name, pattern) for pattern in patterns)}
     seen = tuple(clip for clip in clips if clip.name not in unseen)
     if not seen:
-        raise ConfigError(f"--env.test-clips {config.test_clips} leaves no clip to train on: keep fewer out.")
-    return seen, tuple(clip for clip in clips if clip.name in unseen)
+        raise ConfigError(f"--env.test-clips {test_clips} leaves no clip to train on: keep fewer out.")
+    kept_out = tuple(clip for clip in clips if clip.name in unseen)
+    _warn_of_twins(seen, kept_out)
+    return seen, kept_out
+
+
+def _warn_of_twins(seen: tuple[Clip, ...], unseen: tuple[Clip, ...]) -> None:
+    """Collections have motions twice, under other names: what a policy was trained on is no test of it."""
+    names = {motion_of(clip): clip.name for clip in seen} if unseen else {}
+    twins = [(clip.name, names[motion]) for clip in unseen if (motion := motion_of(clip)) in names]
+    if twins:
+        warnings.warn(
+            f"{len(twins)} of the {len(unseen)} clips that --env.test-clips keeps out are trained on under other "
+            f"names ({twins[0][0]} is {twins[0][1]}): they are no test. Keep both out, or leave one away.",
+            stacklevel=2,
+        )
 
 
 def _versions(config: HumanoidConfig, body: Body) -> tuple[tuple[Path, int, int], ...]:
