@@ -195,8 +195,8 @@ def unseen(arguments: argparse.Namespace, folder: Path) -> bool:
             clips.append(clip)
     own, others = some_of(clips, arguments.count, arguments.test_clips)
     for clip in (*own, *others):
-        save_clip(clip, folder / "clips" / f"{clip.name}.npz")
-    flags = ("--clip", str(folder / "clips"), "--env.test-clips", arguments.test_clips, *arguments.rest)
+        save_clip(clip, folder / "motions" / f"{clip.name}.npz")
+    flags = ("--clip", str(folder / "motions"), "--env.test-clips", arguments.test_clips, *arguments.rest)
     rows, seconds = train(folder / "unseen", "humanoid-mimic-general", *flags)
     last = evaluations(rows)[-1]
     rate, other = last["eval/success_rate"], last["eval/test_success_rate"]
