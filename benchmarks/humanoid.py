@@ -247,7 +247,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--test-clips", default="", help="of unseen: patterns of those kept out of the training")
     parser.add_argument("--leave-out", default="", help="of unseen: patterns of those that are not used at all")
-    parser.add_argument("--half-speed", default="", help="of unseen: patterns of those that are twice too fast")
+    parser.add_argument(
+        "--half-speed", default="", help="of unseen: patterns of those to be played at half their speed"
+    )
     parser.add_argument("--count", type=int, default=0, help="of unseen: clips to train on, evenly spread; 0: all")
     parser.add_argument("--folder", type=Path, help="keep the runs here")
     given = sys.argv[1:]

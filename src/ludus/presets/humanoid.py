@@ -40,7 +40,7 @@ _WIDE = dataclasses.replace(_MIMIC.policy, hidden=(1024, 512))
 _LARGE = dataclasses.replace(
     _MIMIC,
     device="cuda",
-    precision="bfloat16",
+    precision="bfloat16",  # about a quarter faster than tf32
     groups=1,
     env=HumanoidConfig(num_envs=16_384, future=(1, 5, 15), strict_termination=0.3, resample_floor=0.5),
     policy=dataclasses.replace(_WIDE, hidden=(1024, 1024, 512)),
