@@ -16,7 +16,8 @@ from scipy.spatial.transform import Rotation
 from humanoid_body import BODIES, DT, JOINTS, SUBSTEPS, body_model, load_body
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.config import HumanoidConfig
-from ludus.envs.humanoid.mimic import MimicTask, evaluation_plan
+from ludus.envs.humanoid.evaluation_starts import evaluation_plan
+from ludus.envs.humanoid.mimic import MimicTask
 from ludus.envs.humanoid.motions import MotionLibrary, Reference
 from ludus.envs.humanoid.speed import SpeedTask
 from ludus.envs.humanoid.task import HumanoidTask
@@ -96,13 +97,14 @@ def moved(clip: Clip, yaw: float, shift: tuple[float, float]) -> Clip:
 
 def make(
     clips: list[Clip],
-    rows: int = 4,
+    rows: int = 0,
     evaluation: bool = False,
     **settings: Any,
 ) -> MimicTask:
+    """`rows`: 0 for as many as an evaluation has starts, else for 4."""
     config = HumanoidConfig(**settings)
     library = library_of(clips, config)
-    rows = len(evaluation_plan(config, library)[0]) if evaluation else rows
+    rows = rows or (len(evaluation_plan(config, library)[0]) if evaluation else 4)
     return MimicTask(config, library, CpuSimulator(load_body(), rows, SUBSTEPS, 1), evaluation)
 
 

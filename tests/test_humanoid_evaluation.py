@@ -22,7 +22,8 @@ from humanoid_envs import (
     standing_clip,
     walk_clip,
 )
-from ludus.envs.humanoid.mimic import MimicTask, evaluation_plan
+from ludus.envs.humanoid.evaluation_starts import evaluation_plan, fewest_rows, shared_out
+from ludus.envs.humanoid.mimic import MimicTask
 from ludus.envs.humanoid.tracking import TrackingMeasures, procrustes_distance
 from ludus.envs.vec import Step
 from ludus.training.evaluator import Evaluation, evaluate
@@ -43,7 +44,8 @@ def test_an_evaluation_tries_every_clip_from_starts_spread_over_its_loop() -> No
     assert clip.tolist() == [0, 1, 1, 1, 1, 2]
     assert start.tolist() == pytest.approx([0, 0, 0.3, 0.6, 0.9, 0])
     assert steps.tolist() == [45, 50, 50, 50, 50, 36]
-    assert env.fixed_starts
+    assert env.fixed_starts is not None
+    assert env.fixed_starts.tolist() == [1] * 6
     assert env.max_steps == 50
     for seed in (0, 7):
         env.reset(seed)
@@ -287,3 +289,39 @@ def test_whoever_is_ended_by_a_term_of_the_users_has_not_followed_to_the_end(nam
     assert told["success_strict"] == 0
     assert told["completion"] == pytest.approx(0.1)
     assert "mpjpe_succeeded" not in told
+
+
+# Rows that play several starts ------------------------------------------------------------------------
+def test_episodes_are_shared_out_so_that_no_row_is_busy_for_much_longer_than_the_longest() -> None:
+    rng = np.random.default_rng(0)
+    for steps in (rng.integers(1, 100, 200).tolist(), [50] * 7, [90, 1, 1, 1], [5], [6, 6, 6, 6, 6, 10]):
+        rows = fewest_rows(steps)
+        own = shared_out(steps, rows)
+        assert sorted(i for episodes in own for i in episodes) == list(range(len(steps)))
+        assert all(own)
+        assert max(sum(steps[i] for i in episodes) for episodes in own) <= 1.1 * max(steps)
+        assert rows <= -(-2 * sum(steps) // max(steps))
+    assert fewest_rows([90, 1, 1, 1]) == 2
+    assert shared_out([1, 7, 3], 3) == [[0], [1], [2]]  # as many rows as episodes: each its own number
+
+
+def test_an_evaluation_in_few_rows_tells_the_same_of_every_episode() -> None:
+    clips = [standing_clip("long", seconds=3.0), flight_clip(), walk_clip("once", loop=False), walk_clip("loop")]
+    clips += [standing_clip(f"short{i}", seconds=0.3 + 0.1 * i) for i in range(5)]
+    settings: dict[str, Any] = {"eval_starts": 2, "max_steps": 40}
+
+    def told(env: MimicTask) -> list[tuple[float, ...]]:
+        result = evaluate(Still(), env, 1, 0, True)  # type: ignore[arg-type]
+        names = ["success", "mpjpe", "mpjpe_aligned", "completion"]
+        columns = [result.labels[name] for name in ("clip", "began", "weight", "ended")]
+        columns += [result.metrics[name] for name in names]
+        return sorted(zip(*columns, result.returns, result.lengths, strict=True))
+
+    own_rows = make(clips, evaluation=True, **settings)
+    _, _, steps = evaluation_plan(own_rows.config, own_rows.library)
+    few = make(clips, fewest_rows(steps.tolist()), evaluation=True, **settings)
+    assert few.num_rows < own_rows.num_rows == len(steps)
+    for _ in range(2):  # the second begins with the first starts again
+        found = told(few)
+        assert len(found) == len(steps)
+        np.testing.assert_allclose(found, told(own_rows), rtol=1e-5)

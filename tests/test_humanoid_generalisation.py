@@ -44,7 +44,8 @@ from ludus.envs.bodies.mirror import mirror_of, partners_in
 from ludus.envs.check import check_env
 from ludus.envs.humanoid.clip import mirrored, save_clip
 from ludus.envs.humanoid.config import HumanoidConfig
-from ludus.envs.humanoid.mimic import MimicTask, evaluation_plan
+from ludus.envs.humanoid.evaluation_starts import evaluation_plan
+from ludus.envs.humanoid.mimic import MimicTask
 from ludus.envs.humanoid.motions import MotionLibrary
 from ludus.envs.humanoid.starts import StartWeights
 from ludus.envs.humanoid.tracking import clip_table

@@ -187,8 +187,8 @@ def test_ranks_share_out_the_fixed_starts_of_an_evaluation_and_all_are_counted()
         assert evaluator.newest is not None
         newest = evaluator.newest
         told = sorted(zip(newest.starts["time"], newest.returns, newest.labels["weight"], strict=True))
-        rows = [record["rows"] for record in evaluator.records]
-        return [metrics, [number for row in told for number in row], rows]
+        played = [len(record["episode"]) for record in evaluator.records]
+        return [metrics, [number for row in told for number in row], played]
 
     alone, (first, second) = measured(), on_ranks(2, measured)
     assert first == second

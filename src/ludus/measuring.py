@@ -93,7 +93,7 @@ def measure_run(
             seed=config.seed,
             result=result.summary(),
             settings=_other_settings(clips, randomization),
-            fixed_starts=env.fixed_starts,
+            fixed_starts=env.fixed_starts is not None,
             episodes=result.record(MOST_EPISODES),
             words=start_words(env),
         )

@@ -70,8 +70,9 @@ class VecEnv(ABC):
     # Metrics that no mean is taken of: which episode it was, or what `adapt` asks of each; "weight" is how much it
     # counts in a mean.
     labels: tuple[str, ...] = ()
-    fixed_starts: bool = False  # an evaluation is one episode of every row, whatever number is asked for
-    own_starts: slice = slice(None)  # which of them these rows are, where ranks share them out
+    # [rows] so many episodes of each row are an evaluation, which plays fixed starts; None: any number is.
+    fixed_starts: Tensor | None = None
+    own_starts: slice = slice(None)  # which of all starts these are, where ranks share them out
     # [rows, size] the newest window of motion of every row, as a discriminator sees it; of the step just made,
     # also where that ended an episode. Stays in place. None: there is nothing to imitate.
     motion: Tensor | None = None

@@ -176,12 +176,8 @@ def evaluate(
     nobody: whether a row goes on depends on what it has shown, not on what it would show (Wald's identity).
     """
     limit = max_steps or env.max_steps or UNKNOWN_LIMIT
-    episodes = env.num_rows if env.fixed_starts else episodes
     actor = policy.actor(deterministic, torch.Generator(device=policy.device).manual_seed(seed))
-    rows, agents = env.num_rows, env.agents_per_env
-    wanted, envs = -(-episodes // agents), rows // agents
-    share = torch.tensor([wanted // envs + (i < wanted % envs) for i in range(envs)])
-    left = share.repeat_interleave(agents)
+    left = _episodes_of_rows(env, episodes)
     step_all = _Stepper(env, cuda_graphs)
     obs, nobody = env.reset(seed), 0
     tally = _Tally(env, obs)
@@ -205,6 +201,16 @@ def evaluate(
     if not tally.result.returns and not should_stop():
         raise EnvError(f"No episode ended in {env.name}: its agents stayed away for {LONGEST_ABSENCE:,} steps.")
     return tally.result
+
+
+def _episodes_of_rows(env: VecEnv, episodes: int) -> Tensor:
+    """[rows] how many episodes each plays."""
+    if env.fixed_starts is not None:
+        return env.fixed_starts.clone()
+    agents = env.agents_per_env
+    wanted, envs = -(-episodes // agents), env.num_rows // agents
+    share = torch.tensor([wanted // envs + (i < wanted % envs) for i in range(envs)])
+    return share.repeat_interleave(agents)
 
 
 class _Tally:
@@ -315,7 +321,7 @@ def _share(episodes: int) -> int:
 
 def _plays_all(env: VecEnv) -> bool:
     """Whether these are all starts of an evaluation, so that every rank plays the same episodes."""
-    return env.fixed_starts and env.own_starts == slice(None)
+    return env.fixed_starts is not None and env.own_starts == slice(None)
 
 
 class PolicyEvaluator:
@@ -344,7 +350,7 @@ class PolicyEvaluator:
         episodes = config.eval.episodes if alike else _share(config.eval.episodes)
         seed = derive_seed(config.seed, *((EVAL_STREAM,) if alike else ranks.own_stream(EVAL_STREAM)))
         own = Evaluation()
-        if episodes or self._env.fixed_starts:
+        if episodes or self._env.fixed_starts is not None:
             own = evaluate(self._policy, self._env, episodes, seed, deterministic, interrupted, *limits)
         if alike or ranks.size() == 1:
             return [own]

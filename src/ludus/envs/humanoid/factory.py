@@ -13,7 +13,8 @@ from ludus.envs.bodies import Body, find_body
 from ludus.envs.humanoid.catalogue import find_files, load_all
 from ludus.envs.humanoid.clip import Clip, mirrored, motion_of
 from ludus.envs.humanoid.config import HumanoidConfig
-from ludus.envs.humanoid.mimic import ClipRoles, MimicTask, evaluation_plan
+from ludus.envs.humanoid.evaluation_starts import evaluation_plan, fewest_rows
+from ludus.envs.humanoid.mimic import ClipRoles, MimicTask
 from ludus.envs.humanoid.motions import MotionLibrary, mean_pose
 from ludus.envs.humanoid.speed import SpeedTask
 from ludus.envs.humanoid.task import HumanoidTask
@@ -31,17 +32,17 @@ def make_humanoid(
     device: torch.device | str,
     starts: slice = slice(None),
 ) -> HumanoidTask:
-    """`num_envs` bodies; in an evaluation as many as there are `starts` to be tried."""
+    """`num_envs` bodies; in an evaluation as many as its `starts` need."""
     _check(config)
     on_warp = wants_warp(config.simulator, device, num_envs)
     simulator: SimulatorChoice = "warp" if on_warp else "threads"
     tried = evaluation and config.goal == "track"
     library = library_of(config, device if on_warp else "cpu", tried)
     if tried:
-        plan = evaluation_plan(config, library)[0]
-        if starts.step and len(plan) < starts.step:  # then every rank plays all
+        _, _, steps = evaluation_plan(config, library)
+        if starts.step and len(steps) < starts.step:  # then every rank plays all
             starts = slice(None)
-        num_envs = len(plan[starts])
+        num_envs = fewest_rows(steps[starts].tolist())
     body = library.body
     sim = make_simulator(body.new_model(), num_envs, body.substeps, threads, device, simulator, "positions")
     if config.goal == "track":

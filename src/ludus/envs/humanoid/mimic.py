@@ -1,6 +1,5 @@
 """Follow a clip of motion, pose by pose."""
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor
 from ludus.envs.bodies import Body
 from ludus.envs.bodies.rotations import conjugate, heading, multiply, rotate, rotation_vector, two_axes
 from ludus.envs.humanoid.config import HumanoidConfig, TrackingReward
+from ludus.envs.humanoid.evaluation_starts import EvaluationStarts, Plan, evaluation_plan
 from ludus.envs.humanoid.motions import MotionLibrary, Reference
 from ludus.envs.humanoid.task import FEELING, HumanoidTask
 from ludus.envs.humanoid.tracking import TrackingMeasures, clip_table, farthest_followed
@@ -76,14 +76,13 @@ class MimicTask(HumanoidTask):
         self._seconds_ahead = self.body.dt * torch.tensor(config.future, dtype=torch.float64, device=self.device)
         self.memory["error_sum"] = torch.zeros(self.num_rows, device=self.device)  # m, of the episode so far
         self._measures = self._new_measures() if evaluation else None
-        self.fixed_starts, self.own_starts = evaluation, starts
         if evaluation:
             strict = ("farthest", "strayed") if config.strict_termination else ()
             self.labels = ("weight", "clip", "began", "ended", *strict, *["unseen"] * bool(self._roles.unseen))
-            plan = evaluation_plan(config, library)
-            self._plan = [tensor[starts].to(self.device) for tensor in plan]
-            self._tries = torch.bincount(plan[0], minlength=len(library)).to(self.device)  # of each clip
-            self.max_steps = int(self._plan[2].max())
+            clip, began, steps = evaluation_plan(config, library)
+            self._tries = torch.bincount(clip, minlength=len(library)).to(self.device)  # of each clip
+            self._play((clip[starts], began[starts], steps[starts]))
+            self.own_starts, self.max_steps = starts, int(self._starts_played.steps.max())
         self.use_terms(config, reward_terms(config.reward), TERMINATIONS, OBSERVATIONS, fused=False)
         if (power := self.rewards.terms.get("power")) is not None:
             self._force = sim.field("actuator_force")
@@ -212,13 +211,14 @@ class MimicTask(HumanoidTask):
         self._measures.add(bodies, reference.body_pos)
         clip = self.memory["clip"]
         labels = {"weight": 1 / self._tries[clip], "clip": clip.float()}
-        labels |= {"began": self._plan[1].float(), "ended": self.memory["time"].float()}
+        began = self._starts_played.began[self.memory["start"]]
+        labels |= {"began": began.float(), "ended": self.memory["time"].float()}
         if "lost" in self.labels:
-            labels["lost"] = (self._plan[1] + (followed + 1) * self.body.dt).float()
+            labels["lost"] = (began + (followed + 1) * self.body.dt).float()
         if self.config.strict_termination:
             # A copy: rows that have ended begin anew before anybody reads it.
             labels["farthest"] = self._measures.farthest.clone()
-            labels["strayed"] = (self._plan[1] + (self._measures.closely + 1) * self.body.dt).float()
+            labels["strayed"] = (began + (self._measures.closely + 1) * self.body.dt).float()
         if self._roles.unseen:
             labels["unseen"] = (clip >= self._roles.seen).float()
         return self._measures.results(lost) | {"completion": completion} | labels
@@ -239,7 +239,7 @@ class MimicTask(HumanoidTask):
     def _planned_steps(self) -> Tensor:
         """[rows] control steps of the episode if it is followed to its end."""
         if self._evaluation:
-            return self._plan[2]
+            return self._starts_played.steps[self.memory["start"]]
         dt = self.clip_dt
         left = self.library.ends[self.memory["clip"]] - (self.memory["time"] - self.elapsed * dt)
         return (left / dt + 1e-6).floor().clamp(1, self.max_steps)
@@ -257,6 +257,17 @@ class MimicTask(HumanoidTask):
         self._remember_motion(torch.cat([offset.flatten(1), turn, *joints, velocity], dim=1))
 
     # Evaluation ---------------------------------------------------------------------------------
+    def _play(self, plan: Plan) -> None:
+        """Let the rows play these starts from now on."""
+        self._starts_played = EvaluationStarts(plan, self.num_rows, self.device)
+        self.fixed_starts = self._starts_played.of_rows
+        self.memory["start"] = self._starts_played.before_first.clone()
+
+    def reset(self, seed: int) -> Tensor:
+        if self._evaluation:
+            self.memory["start"].copy_(self._starts_played.before_first)
+        return super().reset(seed)
+
     @property
     def adapt_every(self) -> int:
         return self.config.resample_every if self.config.resample else 0
@@ -332,6 +343,8 @@ class MimicTask(HumanoidTask):
     # Beginning and ending -----------------------------------------------------------------------
     def new_episodes(self, rows: Rows, n: int) -> dict[str, Tensor]:
         values = super().new_episodes(rows, n) | {"error_sum": torch.zeros(n, device=self.device)}
+        if self._evaluation:
+            values["start"] = self._start_after(rows)
         if "followed" in self.memory:
             values["followed"] = torch.zeros(n, dtype=torch.int64, device=self.device)
         if self.config.discriminate == "error":
@@ -352,8 +365,12 @@ class MimicTask(HumanoidTask):
     def choose_starts(self, rows: Rows, n: int) -> tuple[Tensor, Tensor]:
         if not self._evaluation:
             return super().choose_starts(rows, n)
-        clip, time, _ = self._plan
-        return clip[rows], time[rows]
+        starts, number = self._starts_played, self._start_after(rows)
+        return starts.clip[number], starts.began[number]
+
+    def _start_after(self, rows: Rows) -> Tensor:
+        """[n] the number of the start that rows of an evaluation play next."""
+        return self._starts_played.after[self.memory["start"][rows]]
 
     def begun(self, rows: Rows) -> dict[str, Tensor]:
         if self._measures is not None:
@@ -362,27 +379,9 @@ class MimicTask(HumanoidTask):
 
     def out_of_time(self) -> Tensor:
         if self._evaluation:
-            return self.elapsed >= self._plan[2]
+            return self.elapsed >= self._planned_steps()
         ended = self.memory["time"] + self.clip_dt > self.library.ends[self.memory["clip"]]
         return ended | (self.elapsed >= self.max_steps)
-
-
-def evaluation_plan(config: HumanoidConfig, library: MotionLibrary) -> tuple[Tensor, Tensor, Tensor]:
-    """([n] clip, [n] start in seconds, [n] steps) of an evaluation's episodes.
-
-    A looping clip is followed from starts spread over its cycle, for an episode's longest time and for at least
-    one cycle; any other from its beginning to its end.
-    """
-    plan, dt = [], library.body.dt
-    for number, clip in enumerate(library.clips):
-        if clip.loop:
-            phases = [clip.duration * i / config.eval_starts for i in range(config.eval_starts)]
-            longest = max(config.max_steps, math.ceil(clip.duration / dt - 1e-6))
-            plan += [(number, start, longest) for start in phases]
-        else:
-            plan.append((number, 0.0, max(1, int(clip.duration / dt + 1e-6))))
-    clips, starts, steps = zip(*plan, strict=True)
-    return torch.tensor(clips), torch.tensor(starts, dtype=torch.float64), torch.tensor(steps)
 
 
 def _seen_size(body: Body) -> int:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from ludus.envs.humanoid.config import HumanoidConfig
+from ludus.envs.humanoid.evaluation_starts import evaluation_plan
 from ludus.envs.humanoid.factory import library_of, trained_pose
 from ludus.envs.humanoid.ghost import ghost_model, ghost_qpos
-from ludus.envs.humanoid.mimic import MimicTask, evaluation_plan
+from ludus.envs.humanoid.mimic import MimicTask
 from ludus.envs.humanoid.motions import MotionLibrary
 from ludus.envs.humanoid.task import HumanoidTask
 from ludus.envs.mujoco.simulator import Simulator, make_simulator
@@ -70,7 +71,8 @@ class ShownMimic(MimicTask):
         if start is not None:  # its record is rounded: the start of an evaluation that comes nearest is meant
             plans, away = self._evaluated, (self._evaluated[1] - float(start["time"])).abs()
             row = int(away.masked_fill(plans[0] != piece, inf).argmin())
-        self._plan = [part[row : row + 1].to(self.device) for part in plans]
+        clip, began, steps = (part[row : row + 1] for part in plans)
+        self._play((clip, began, steps))
 
     def drawn(self) -> dict[str, Any]:
         return {"qpos": ghost_qpos(self._qpos[0].numpy(), self.reference().qpos[0].numpy(), self._beside)}
@@ -87,7 +89,7 @@ class ShownMimic(MimicTask):
         return torch.linalg.vector_norm(self.key_places()[0].float() - self.reference().body_pos[0], dim=-1)
 
     def outcome(self, last: Step, steps: int) -> str:
-        began, seconds = float(self._plan[1][0]), steps * self.body.dt
+        began, seconds = float(self._starts_played.began[0]), steps * self.body.dt
         whence = f"from {began:.1f} s, " if began else ""
         if not bool(last.metrics["success"][0]):
             return f"{whence}lost after {seconds:.1f} s"
