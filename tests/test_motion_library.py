@@ -384,6 +384,23 @@ def test_a_library_without_clips_is_refused() -> None:
         MotionLibrary([], 1.0)
 
 
+def test_a_library_takes_over_what_another_knows_of_the_clips_that_both_begin_with() -> None:
+    first, second, third = walk_clip(), walk_clip("once", loop=False), standing_clip()
+    trained = MotionLibrary([first, second, walk_clip("other")], seconds=2.0)
+    trained.table[0, 0] += 1.0  # so that it shows whose numbers they are
+    for clips in ([first, second, third], [first, second], [third, first], [walk_clip(), second]):
+        found, alone = MotionLibrary(clips, 2.0, known=trained), MotionLibrary(clips, 2.0)
+        assert found.names == alone.names
+        taken = float(clips[0] is first)
+        assert float(found.table[0, 0] - alone.table[0, 0]) == pytest.approx(taken)
+        found.table[0, 0] -= taken
+        time = torch.linspace(0, 1, 7, dtype=torch.float64)
+        for number in range(len(clips)):
+            clip = torch.full((7,), number)
+            np.testing.assert_allclose(found.rows(clip, time), alone.rows(clip, time), atol=1e-6)
+            np.testing.assert_allclose(found.launch(clip, time), alone.launch(clip, time), atol=1e-6)
+
+
 # Files ------------------------------------------------------------------------------------------------
 def test_a_clip_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
     clip = replace(walk_clip("gang"), height_fix=-0.02, source="hand-made", licence="CC0 ü")

@@ -60,21 +60,27 @@ def make_humanoid(
 def library_of(config: HumanoidConfig, device: torch.device | str, evaluation: bool = False) -> MotionLibrary:
     """The clips of a configuration, laid out for as long as an episode can look ahead.
 
-    Groups of one run, and its evaluations where they play the same clips, share it while one of them lives.
+    Groups of one run, and its evaluations where they play the same clips, share it while one of them lives; an
+    evaluation that plays others, too, takes over what the training has.
     """
     body = find_body(config.body)
     fastest = max(1.0, *config.playback)
     seconds, ahead = (body.dt * fastest * n for n in (config.max_steps, max(config.future) + config.window + 1))
     chosen = config.test_clips, config.mirror, evaluation and bool(config.test_clips or config.mirror)
     lead = config.actions == "feedforward"
-    key = (_versions(config, body), body, *chosen, seconds, ahead, lead, str(device))
+    alike = _versions(config, body), body, seconds, ahead, lead
+    key = alike, (*chosen, str(device))
     library = _libraries.get(key)
     if library is None:
-        library = _libraries[key] = MotionLibrary(played_clips(config, evaluation), seconds, device, ahead, lead)
+        known = next((other for (how, _), other in _libraries.items() if how == alike), None)
+        played = played_clips(config, evaluation)
+        library = _libraries[key] = MotionLibrary(played, seconds, device, ahead, lead, known)
     return library
 
 
-_libraries: WeakValueDictionary[tuple[object, ...], MotionLibrary] = WeakValueDictionary()
+_libraries: WeakValueDictionary[tuple[tuple[object, ...], tuple[object, ...]], MotionLibrary] = (
+    WeakValueDictionary()
+)
 
 
 def played_clips(config: HumanoidConfig, evaluation: bool) -> tuple[Clip, ...]:

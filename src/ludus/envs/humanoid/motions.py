@@ -48,12 +48,15 @@ class MotionLibrary:
         device: torch.device | str = "cpu",
         ahead: float = 1.0,
         lead: bool = False,
+        known: "MotionLibrary | None" = None,
     ) -> None:
         """A looping clip can be followed from any start in its first cycle for `seconds`, and for a cycle; in both
         it can be looked `ahead` seconds farther. `lead`: know by how much motors' targets have to be ahead.
+        `known`: laid out alike; what it begins with, as these clips do, is not worked out again.
         """
         if not clips:
             raise DataError("There are no clips of motion to imitate.")
+        self._given, shared = tuple(clips), 0 if known is None else _alike(clips, known._given)
         self.clips = clips = tuple(with_unit_rotations(clip) for clip in clips)
         self.names = [clip.name for clip in clips]
         self.body = clips[0].body
@@ -70,7 +73,10 @@ class MotionLibrary:
         lengths = torch.tensor([clip.frames for clip in laid_out])
         _refuse_too_large(int(lengths.sum()), sum(self._widths) + LAUNCH_SIZE, self.device)
         _refuse_too_long(laid_out, lead)
-        tables, flights = zip(*_tables(laid_out, clips, lead), strict=True)
+        parts = [known._first_tables(shared)] if known is not None and shared else []
+        if shared < len(clips):
+            parts += _tables(laid_out[shared:], clips[shared:], lead)
+        tables, flights = zip(*parts, strict=True)
         self.table = torch.cat(tables).to(self.device)  # [frames of all clips, width]
         self._launches = torch.cat(flights).to(self.device)  # [frames of all clips, 7]
         self._first = (lengths.cumsum(0) - lengths).to(self.device)
@@ -83,6 +89,11 @@ class MotionLibrary:
 
     def __len__(self) -> int:
         return len(self.clips)
+
+    def _first_tables(self, clips: int) -> tuple[Tensor, Tensor]:
+        """Of so many clips, in main memory."""
+        frames = int(self._first[clips - 1] + self._last[clips - 1]) + 2
+        return self.table[:frames].cpu(), self._launches[:frames].cpu()
 
     def mean_pose(self) -> Tensor:
         """[joints] the mean angles, all clips alike."""
@@ -124,6 +135,12 @@ class MotionLibrary:
         quat = quat / torch.linalg.vector_norm(quat, dim=-1, keepdim=True)
         whole = torch.cat([qpos[..., :3], quat[..., 0, :], qpos[..., 7:]], dim=-1)
         return Reference(whole, qvel, body_pos.unflatten(-1, (len(self.body.key), 3)), quat, lead)
+
+
+def _alike(clips: Sequence[Clip], others: Sequence[Clip]) -> int:
+    """With how many of the same clips both begin."""
+    pairs = zip(clips, others, strict=False)
+    return next((i for i, (clip, other) in enumerate(pairs) if clip is not other), min(len(clips), len(others)))
 
 
 def unrolled(clip: Clip, seconds: float) -> Clip:
