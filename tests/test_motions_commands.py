@@ -49,12 +49,21 @@ def moved(heights: np.ndarray | float) -> Clip:
     return clip
 
 
+def sitting() -> Clip:
+    """Hips and knees at right angles, on no chair."""
+    clip = standing(loop=False)
+    for side in ("right", "left"):
+        clip.joint_pos[:, JOINTS.index(f"{side}_hip_y")] = -1.5
+        clip.joint_pos[:, JOINTS.index(f"{side}_knee")] = 1.5
+    return replace(put_on_floor(clip), height_fix=0.0)
+
+
 def levels(clip: Clip) -> dict[str, str]:
     return {finding.what: finding.level for finding in check_motion(clip) if finding.level != "ok"}
 
 
 def test_a_clean_clip_is_fine() -> None:
-    assert [finding.level for finding in check_motion(standing())] == ["ok"] * 8
+    assert [finding.level for finding in check_motion(standing())] == ["ok"] * 9
 
 
 def dip() -> np.ndarray:
@@ -73,6 +82,7 @@ def dip() -> np.ndarray:
         (moved(-0.2), "under the floor, in 100% of the frames", "error"),
         (moved(0.2), "never touches the floor", "error"),
         (moved(np.where(np.arange(FRAMES) > 60, 0.1, 0.0)), "hangs above the floor for 1.00 s", "warning"),
+        (sitting(), "For 2.0 s it sits or leans on what is not there", "warning"),
         (standing(height_fix=0.12), "moved it by up to +12.0 cm", "warning"),
         (standing(fps=500.0), "500 frames a second", "warning"),
         (standing(fps=300.0), "lasts 0.40 s", "warning"),

@@ -14,6 +14,7 @@ from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.importing.motion import HELD_SHARE
 from ludus.envs.humanoid.motor_bandwidth import follow
 from ludus.envs.humanoid.seam import seam_jumps, seam_turns
+from ludus.envs.humanoid.support import weight_beside_support
 from ludus.envs.humanoid.tracking import farthest_followed
 
 LIMIT_SLACK = 0.02  # rad beyond a joint's limit that nobody notices
@@ -24,6 +25,7 @@ ABOVE_FLOOR = 0.05  # m: higher, nothing touches the floor
 SHORT_HANG = 0.1  # s above the floor that need no flight
 FREE_FALL = 0.4  # times gravity, by which a flight falls, unlike what hangs in the air
 FAST_FALL = 2.25  # times gravity: what falls so is played 1.5 times too fast
+LEANING_M, LEANING_SECONDS = 0.1, 1.0  # of the weight beside what bears it: no swing does that for so long
 MUCH_HEIGHT_FIX = 0.08  # m
 NEAR_GIMBAL = np.radians(80.0)  # of a joint's middle hinge; at 90° the other two cannot be told apart
 FAST_JOINT, FAST_ROOT, FAST_TURN = 40.0, 12.0, 25.0  # rad/s, m/s, rad/s
@@ -47,6 +49,7 @@ _GRAVITY = 9.81
 def check_motion(clip: Clip) -> list[Finding]:
     positions, rotations = clip.bodies()
     lowest = clip.body.kinematics.lowest_points(positions, rotations).amin(dim=-1).numpy()
+    centre = _centre_of_mass(clip.body, positions, rotations)
     findings = [
         *_check_time(clip),
         *_check_held(clip),
@@ -55,7 +58,8 @@ def check_motion(clip: Clip) -> list[Finding]:
         *_check_speed(clip),
         *_check_jumps(clip, positions.numpy()),
         *_check_motors(clip),
-        *_check_floor(clip, lowest, _centre_of_mass(clip.body, positions, rotations)),
+        *_check_floor(clip, lowest, centre),
+        *_check_support(clip, weight_beside_support(clip, positions, rotations, centre)),
         *_check_sliding(clip, positions, rotations),
     ]
     return [*findings, *_check_seam(clip)] if clip.loop else findings
@@ -65,6 +69,17 @@ def gross_errors(clip: Clip) -> list[str]:
     """What nobody should train on, as far as it is found at once: angles in degrees, jumps, a wrong unit."""
     found = (*_check_limits(clip), *_check_speed(clip))
     return [f"{clip.name}: {finding.what} {finding.fix}" for finding in found if finding.level == "error"]
+
+
+def lacks_support(clip: Clip) -> bool:
+    """Whether it needs what is not there: it hangs higher than a policy may be off, or sits or leans on air."""
+    positions, rotations = clip.bodies()
+    lowest = clip.body.kinematics.lowest_points(positions, rotations).amin(dim=-1).numpy()
+    centre = _centre_of_mass(clip.body, positions, rotations)
+    highest, _ = farthest_followed(clip.body)
+    if any(flight.fall < FREE_FALL and flight.height > highest for flight in _flights(clip, lowest, centre)):
+        return True
+    return bool(_leaning(clip, weight_beside_support(clip, positions, rotations, centre)))
 
 
 def _check_time(clip: Clip) -> Iterator[Finding]:
@@ -268,13 +283,33 @@ class _Flight(NamedTuple):
 
 def _flights(clip: Clip, lowest: np.ndarray, centre: np.ndarray) -> Iterator[_Flight]:
     """Every stretch without contact."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], lowest > ABOVE_FLOOR, [0]]).astype(int)))
-    for start, end in zip(edges[::2], edges[1::2], strict=True):
+    for start, end in _stretches(lowest > ABOVE_FLOOR):
         seconds = (end - start) / clip.fps
         if seconds <= SHORT_HANG or end - start < 4:
             continue
         bow = np.polyfit(np.arange(end - start) / clip.fps, centre[start:end, 2], 2)[0]
         yield _Flight(seconds, float(lowest[start:end].max()), -2 * bow / _GRAVITY)
+
+
+def _stretches(where: np.ndarray) -> Iterator[tuple[int, int]]:
+    """First frame, and that after the last, of all that follow one another."""
+    edges = np.flatnonzero(np.diff(where, prepend=False, append=False))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
+def _check_support(clip: Clip, beside: np.ndarray) -> Iterator[Finding]:
+    """`beside`: [frames] m of the weight from what bears it."""
+    if seconds := _leaning(clip, beside):
+        what = f"For {seconds:.1f} s it sits or leans on what is not there, by up to {beside.max() * 100:.0f} cm."
+        yield Finding("warning", what, "Hardly any policy follows that: cut it, or leave the clip out.")
+    else:
+        yield Finding("ok", "Its weight is above what touches the floor.")
+
+
+def _leaning(clip: Clip, beside: np.ndarray) -> float:
+    """Seconds."""
+    lengths = [(end - start) / clip.fps for start, end in _stretches(beside > LEANING_M)]
+    return sum(seconds for seconds in lengths if seconds >= LEANING_SECONDS)
 
 
 def _centre_of_mass(body: Body, positions: Tensor, rotations: Tensor) -> np.ndarray:
