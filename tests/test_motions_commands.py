@@ -15,7 +15,7 @@ import warm_python
 from humanoid_body import BODIES, DT, HUMANOID, JOINTS, MOTOR_LAG, SUBSTEPS, load_body
 from ludus.commands.motions import motions
 from ludus.envs.humanoid.catalogue import find_clips, known_clips
-from ludus.envs.humanoid.checks import check_motion
+from ludus.envs.humanoid.checks import check_motion, lacks_support
 from ludus.envs.humanoid.clip import Clip, load_clip, save_clip
 from ludus.envs.humanoid.importing.floor import put_on_floor
 from ludus.envs.humanoid.motions import MotionLibrary
@@ -93,6 +93,12 @@ def test_what_is_wrong_is_told(clip: Clip, told: str, level: str) -> None:
     matching = [what for what in found if told in what]
     assert matching, found
     assert found[matching[0]] == level
+
+
+def test_what_hangs_or_leans_lacks_support() -> None:
+    steps = np.where(np.arange(FRAMES) > 60, 1.0, 0.0)
+    assert [lacks_support(clip) for clip in (standing(), moved(0.3 * steps))] == [False] * 2
+    assert [lacks_support(clip) for clip in (sitting(), moved(0.6 * steps))] == [True] * 2
 
 
 @pytest.mark.parametrize(("rate", "told"), [(0.6, "hangs"), (1.0, ""), (2.0, "played 2.0 times too fast")])
