@@ -20,6 +20,7 @@ from ludus.envs.humanoid.clip import Clip, load_clip, save_clip
 from ludus.envs.humanoid.importing.floor import put_on_floor
 from ludus.envs.humanoid.motions import MotionLibrary
 from ludus.envs.humanoid.motor_bandwidth import PHASES, follow
+from ludus.envs.humanoid.support import weight_beside_support
 from ludus.errors import ConfigError, DataError
 from motion_files import CMU_SKELETON, DEEPMIMIC, SHARED, needs_shared, write_bvh
 
@@ -99,6 +100,34 @@ def test_what_hangs_or_leans_lacks_support() -> None:
     steps = np.where(np.arange(FRAMES) > 60, 1.0, 0.0)
     assert [lacks_support(clip) for clip in (standing(), moved(0.3 * steps))] == [False] * 2
     assert [lacks_support(clip) for clip in (sitting(), moved(0.6 * steps))] == [True] * 2
+
+
+def slow_distance(point: np.ndarray, points: np.ndarray) -> float:
+    """From the convex hull, edge by edge; 0 within."""
+    hull = pytest.importorskip("scipy.spatial", reason="SciPy is not installed").ConvexHull(points)
+    if (hull.equations[:, :2] @ point + hull.equations[:, 2] <= 0).all():
+        return 0.0
+    corners, nearest = points[hull.vertices], np.inf
+    for a, b in zip(corners, np.roll(corners, -1, axis=0), strict=True):
+        share = np.clip((point - a) @ (b - a) / ((b - a) @ (b - a)), 0, 1)
+        nearest = min(nearest, float(np.linalg.norm(point - a - share * (b - a))))
+    return nearest
+
+
+def test_where_the_weight_is_borne_equals_a_slow_version() -> None:
+    clip, place = standing(loop=False), np.array([0.3, -0.2, 0.8])
+    positions, rotations = clip.bodies()
+    ends, _ = clip.body.kinematics.lowest_ends(positions, rotations)
+    for still in (True, False):
+        course = np.zeros((FRAMES, 1)) if still else np.cumsum(np.ones((FRAMES, 1)), axis=0) ** 2 / 60**2
+        centre = place + course * np.array([0.5, 0.25, 0.0])  # driven by 1 and 0.5 m/s²
+        pushed = np.array([0.0, 0.0]) if still else np.array([1.0, 0.5])
+        found = weight_beside_support(clip, positions, rotations, centre)
+        for frame in range(30, FRAMES - 30, 10):
+            touching = ends[frame].numpy()[ends[frame, :, 2].numpy() < 0.1, :2]
+            expected = slow_distance(centre[frame, :2] - 0.8 / 9.81 * pushed, touching)
+            assert found[frame] == pytest.approx(expected, rel=0.01, abs=0.003)
+        assert found.max() > 0.1
 
 
 @pytest.mark.parametrize(("rate", "told"), [(0.6, "hangs"), (1.0, ""), (2.0, "played 2.0 times too fast")])

@@ -14,7 +14,7 @@ from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.importing.motion import HELD_SHARE
 from ludus.envs.humanoid.motor_bandwidth import follow
 from ludus.envs.humanoid.seam import seam_jumps, seam_turns
-from ludus.envs.humanoid.support import weight_beside_support
+from ludus.envs.humanoid.support import GRAVITY, weight_beside_support
 from ludus.envs.humanoid.tracking import farthest_followed
 
 LIMIT_SLACK = 0.02  # rad beyond a joint's limit that nobody notices
@@ -43,7 +43,6 @@ CONTACT = 0.015  # m
 SLIDING = 0.3  # m/s, the median over the frames in which a foot is on the floor
 LOW_FPS, HIGH_FPS = 20.0, 240.0
 SHORT = 0.5  # s
-_GRAVITY = 9.81
 
 
 def check_motion(clip: Clip) -> list[Finding]:
@@ -288,7 +287,7 @@ def _flights(clip: Clip, lowest: np.ndarray, centre: np.ndarray) -> Iterator[_Fl
         if seconds <= SHORT_HANG or end - start < 4:
             continue
         bow = np.polyfit(np.arange(end - start) / clip.fps, centre[start:end, 2], 2)[0]
-        yield _Flight(seconds, float(lowest[start:end].max()), -2 * bow / _GRAVITY)
+        yield _Flight(seconds, float(lowest[start:end].max()), -2 * bow / GRAVITY)
 
 
 def _stretches(where: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -299,17 +298,22 @@ def _stretches(where: np.ndarray) -> Iterator[tuple[int, int]]:
 
 def _check_support(clip: Clip, beside: np.ndarray) -> Iterator[Finding]:
     """`beside`: [frames] m of the weight from what bears it."""
-    if seconds := _leaning(clip, beside):
-        what = f"For {seconds:.1f} s it sits or leans on what is not there, by up to {beside.max() * 100:.0f} cm."
+    if stretches := _leaning(clip, beside):
+        seconds = sum(end - start for start, end in stretches) / clip.fps
+        most = max(beside[start:end].max() for start, end in stretches)
+        what = (
+            f"For {seconds:.1f} s it sits or leans on what is not there: its weight is up to {most * 100:.0f} cm "
+            "beside what touches the floor."
+        )
         yield Finding("warning", what, "Hardly any policy follows that: cut it, or leave the clip out.")
     else:
         yield Finding("ok", "Its weight is above what touches the floor.")
 
 
-def _leaning(clip: Clip, beside: np.ndarray) -> float:
-    """Seconds."""
-    lengths = [(end - start) / clip.fps for start, end in _stretches(beside > LEANING_M)]
-    return sum(seconds for seconds in lengths if seconds >= LEANING_SECONDS)
+def _leaning(clip: Clip, beside: np.ndarray) -> list[tuple[int, int]]:
+    """Stretches in which no swing explains where the weight is."""
+    found = _stretches(beside > LEANING_M)
+    return [(start, end) for start, end in found if (end - start) / clip.fps >= LEANING_SECONDS]
 
 
 def _centre_of_mass(body: Body, positions: Tensor, rotations: Tensor) -> np.ndarray:

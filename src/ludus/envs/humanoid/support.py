@@ -1,4 +1,4 @@
-"""What bears the weight of a body in a clip: recorded people sit on chairs and lean on walls that are not here."""
+"""What bears the weight of a body: recorded people sit on chairs and lean on walls, which clips do not have."""
 
 import numpy as np
 from torch import Tensor
@@ -9,7 +9,7 @@ _TOUCHING = 0.1  # m: what is lower may bear weight; recordings are not exact
 _SMOOTHING = 0.2  # s
 _DIRECTIONS = 32  # in which it is asked how far a support reaches
 _LEAST_PULL = 3.0  # m/s²: what falls weighs little, and needs no support
-_GRAVITY = 9.81
+GRAVITY = 9.81  # m/s²
 
 
 def weight_beside_support(clip: Clip, positions: Tensor, rotations: Tensor, centre: np.ndarray) -> np.ndarray:
@@ -21,14 +21,17 @@ def weight_beside_support(clip: Clip, positions: Tensor, rotations: Tensor, cent
     angle = np.linspace(0, 2 * np.pi, _DIRECTIONS, endpoint=False)
     directions = np.stack([np.cos(angle), np.sin(angle)])
     pushed = _acceleration(centre, clip.fps)
-    pull = np.maximum(_GRAVITY + pushed[:, 2:], _LEAST_PULL)
+    pull = np.maximum(GRAVITY + pushed[:, 2:], _LEAST_PULL)
     point = (centre[:, :2] - centre[:, 2:] / pull * pushed[:, :2]) @ directions
     kinematics, reach = clip.body.kinematics, []
     at_once = kinematics.poses_at_once()
     for places, turns in zip(positions.split(at_once), rotations.split(at_once), strict=True):
         ends = kinematics.lowest_ends(places, turns)[0].numpy()  # [frames, points, 3]
-        touching = ends[:, :, 2:] < _TOUCHING
-        reach.append(np.where(touching, ends[:, :, :2] @ directions, -np.inf).max(axis=1, initial=-np.inf))
+        touching = ends[:, :, 2] < _TOUCHING
+        far = [  # one direction at a time: all together would take 32 times the memory
+            np.where(touching, ends[:, :, :2] @ direction, -np.inf).max(axis=1) for direction in directions.T
+        ]
+        reach.append(np.stack(far, axis=1))
     beside = (point - np.concatenate(reach)).max(axis=1)
     return np.where(np.isfinite(beside), beside.clip(min=0), 0.0)
 
