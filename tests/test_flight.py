@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from humanoid_body import HUMANOID
+from humanoid_body import DT, HUMANOID
 from humanoid_envs import Still, flight_clip, make, standing_clip, walk_clip
 from ludus.envs.bodies import find_body
 from ludus.envs.humanoid.catalogue import find_clips
 from ludus.envs.humanoid.clip import Clip
 from ludus.envs.humanoid.feedforward import Moving
-from ludus.envs.humanoid.flight import launches
+from ludus.envs.humanoid.flight import launches, lift_of_steps
 from ludus.envs.humanoid.motions import MotionLibrary
 from ludus.errors import CheckpointError
 from ludus.training.evaluator import evaluate
@@ -158,12 +158,54 @@ def test_episodes_begin_with_it(playback: tuple[float, float]) -> None:
     flying = (time > 0.5) & (time < 0.8)
     assert flying.any()
     assert (~flying).any()
-    rise = rate * launch[:, 2] + launch[:, 6] / rate
+    rise = rate * launch[:, 2] + launch[:, 6] / rate + lift_of_steps(env.body.model) * (launch[:, 6] > 0)
     torch.testing.assert_close(qvel[:, 2].float(), rise, atol=1e-4, rtol=1e-4)
     assert (qvel[flying, 2] > 0.3).all()
     assert qvel[time > 1.0].abs().max() < 1e-6
     assert qvel[:, 6:].abs().max() < 1e-6
     env.close()
+
+
+@pytest.mark.parametrize("flight", [0.4, 0.8])
+def test_a_start_in_the_air_falls_by_the_time_steps_of_the_physics(flight: float) -> None:
+    """A sixtieth of a second each: by smooth falling it would be 30 and 60 mm too low at the end."""
+    env = make([jump_clip(GRAVITY, flight=flight)], rows=128, termination=9.0)
+    env.reset(0)
+    began, landing = env.memory["time"].clone(), 0.5 + flight
+    flying, off = (began > 0.5) & (began < 0.5 + flight / 4), []
+    for _ in range(round(flight / DT)):
+        env.step(torch.zeros(128, 28))
+        time = env.memory["time"]
+        wanted = env.library.at(env.memory["clip"], time).qpos[:, 2]
+        near = flying & (time > landing - DT) & (time < landing)
+        off += (env.sim.field("qpos")[near, 2] - wanted[near]).tolist()
+    assert len(off) > 5
+    assert np.abs(off).max() < 0.006
+    env.close()
+
+
+def test_a_model_that_is_integrated_smoothly_needs_no_lift() -> None:
+    model = HUMANOID.new_model()
+    assert lift_of_steps(model) == pytest.approx(GRAVITY / 120)
+    model.opt.integrator = mujoco.mjtIntegrator.mjINT_RK4
+    assert lift_of_steps(model) == 0.0
+
+
+def test_a_take_off_is_not_begun_before_the_landing_of_the_flight_before() -> None:
+    """One frame on the floor between two flights: what still falls must not be thrown upwards."""
+    one = jump_clip(GRAVITY, flight=0.4)
+    first, second = (slice(0, round(0.9 * FPS) + 1), slice(round(0.5 * FPS) + 1, None))
+    clip = replace(
+        one,
+        **{
+            part: np.concatenate([getattr(one, part)[first], getattr(one, part)[second]])
+            for part in ("root_pos", "root_quat", "joint_pos")
+        },
+    )
+    touch = round(0.9 * FPS)
+    added = launched(clip)
+    assert not added[touch - 2 : touch].any()
+    assert added[touch + 2].any()
 
 
 # The strict rule ------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ start in the air is given the velocity of that jump.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import mujoco
 import numpy as np
 import torch
 from torch import Tensor
@@ -38,6 +39,14 @@ class _Flight(NamedTuple):
         return self.end + 1 - self.begin
 
 
+def lift_of_steps(model: mujoco.MjModel) -> float:
+    """m/s upwards that a launch takes besides. All integrators but RK4 move bodies by the velocity at the end of a
+    time step, so that they fall deeper than a parabola, by half a step of gravity times the time.
+    """
+    smooth = model.opt.integrator == mujoco.mjtIntegrator.mjINT_RK4
+    return 0.0 if smooth else -0.5 * float(model.opt.gravity[2] * model.opt.timestep)
+
+
 def launches(
     body: Body, qpos: Tensor, qvel: Tensor, places: tuple[Tensor, Tensor], stretches: Sequence[Stretch]
 ) -> Tensor:
@@ -63,11 +72,13 @@ def _flights(lowest: Tensor, stretches: Sequence[Stretch]) -> Iterator[_Flight]:
     for frames, fps in stretches:
         flying = (lowest[start : start + frames] > _IN_THE_AIR_M).numpy()
         edges = np.flatnonzero(np.diff(flying, prepend=False, append=False))
+        landed = 0  # the frame on the floor after the flight before
         for first, after in edges.reshape(-1, 2).tolist():
             end = min(after, frames - 1)
             if end - first >= _FEWEST and _SHORTEST_S <= (end - first) / fps <= _LONGEST_S:
-                begin = max(0, first - round(_TAKE_OFF_S * fps))
+                begin = max(landed, first - round(_TAKE_OFF_S * fps))
                 yield _Flight(start + begin, start + first, start + end, fps)
+            landed = after
         start += frames
 
 

@@ -9,6 +9,7 @@ from ludus.envs.bodies import Body
 from ludus.envs.bodies.rotations import conjugate, heading, multiply, rotate, rotation_vector, two_axes
 from ludus.envs.humanoid.config import HumanoidConfig, TrackingReward
 from ludus.envs.humanoid.evaluation_starts import EvaluationStarts, Plan, evaluation_plan
+from ludus.envs.humanoid.flight import lift_of_steps
 from ludus.envs.humanoid.motions import MotionLibrary, Reference
 from ludus.envs.humanoid.task import FEELING, HumanoidTask
 from ludus.envs.humanoid.tracking import TrackingMeasures, clip_table, farthest_followed
@@ -69,6 +70,7 @@ class MimicTask(HumanoidTask):
         super().__init__(f"{library.body.name}-mimic", config, library, sim, goal_size, evaluation)
         self._roles = roles or ClipRoles(len(library))
         self._farthest = farthest_followed(self.body)
+        self._lift = lift_of_steps(self.body.model)
         if config.discriminate == "error":
             self._hold_motion(_error_size(self.body))
         # m, how far off an episode may be that starts in a part of a clip.
@@ -109,7 +111,7 @@ class MimicTask(HumanoidTask):
         sight, back = self.sight, conjugate(self.sight.facing)
         parts = []
         for steps in self.config.future:
-            ahead = self.library.reference_of(self._next[rows]) if steps == 1 else self._ahead(rows, steps)
+            ahead = self._ahead(rows, steps)
             if places:
                 parts.append(rotate(back[:, None], ahead.body_pos - sight.bodies).flatten(1))
             turn = two_axes(multiply(conjugate(sight.qpos[:, 3:7]), ahead.qpos[:, 3:7]))
@@ -145,7 +147,8 @@ class MimicTask(HumanoidTask):
         return torch.stack([angle.sin(), angle.cos()], dim=1).float()
 
     def _ahead(self, rows: Rows, steps: int) -> Reference:
-        return self.library.reference_of(self.rows_ahead(rows, steps))
+        """The reference so many control steps ahead."""
+        return self.library.reference_of(self._next[rows] if steps == 1 else self.rows_ahead(rows, steps))
 
     # Worth --------------------------------------------------------------------------------------
     def measure(self) -> dict[str, Tensor]:
@@ -359,7 +362,7 @@ class MimicTask(HumanoidTask):
             root, rise = root * rate[:, None], rise / rate
         qvel = qvel.clone()
         qvel[:, :6] += root.to(qvel.dtype)
-        qvel[:, 2] += rise.to(qvel.dtype)
+        qvel[:, 2] += (rise + self._lift * (rise > 0)).to(qvel.dtype)
         return qvel
 
     def choose_starts(self, rows: Rows, n: int) -> tuple[Tensor, Tensor]:
