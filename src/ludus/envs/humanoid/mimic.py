@@ -108,15 +108,29 @@ class MimicTask(HumanoidTask):
         """[n, size] the coming frames of the reference, as seen from here; `places`: also where its bodies are."""
         if self._fused:
             return self._coming_fused(rows, places)
-        sight, back = self.sight, conjugate(self.sight.facing)
-        parts = []
-        for steps in self.config.future:
-            ahead = self._ahead(rows, steps)
-            if places:
-                parts.append(rotate(back[:, None], ahead.body_pos - sight.bodies).flatten(1))
-            turn = two_axes(multiply(conjugate(sight.qpos[:, 3:7]), ahead.qpos[:, 3:7]))
-            parts += [turn, ahead.qpos[:, 7:] - sight.qpos[:, 7:], ahead.qvel[:, 6:]]
-        return torch.cat(parts, dim=1)
+        sight, ahead = self.sight, self.library.reference_of(self._frames_ahead(rows))  # [n, frames, …]
+        own = sight.qpos[:, None]
+        turn = two_axes(multiply(conjugate(own[..., 3:7]), ahead.qpos[..., 3:7]))
+        parts = [turn, ahead.qpos[..., 7:] - own[..., 7:], ahead.qvel[..., 6:]]
+        if places:
+            back = conjugate(sight.facing)[:, None, None]
+            parts.insert(0, rotate(back, ahead.body_pos - sight.bodies[:, None]).flatten(2))
+        return torch.cat(parts, dim=2).flatten(1)
+
+    def _frames_ahead(self, rows: Rows) -> Tensor:
+        """[n, frames, width] of the library's table, all coming frames at once."""
+        if self.config.future == (1,):
+            return self._next[rows][:, None]
+        clip, time = self.memory["clip"][rows, None], self.memory["time"][rows, None]
+        ahead, rate = self._seconds_ahead, None
+        if self._plays_at_rates:
+            rate = self.memory["rate"][rows, None]
+            ahead = ahead * rate
+        frames = torch.broadcast_tensors(clip, time + ahead)
+        found = self.library.rows(*(each.flatten() for each in frames)).unflatten(0, frames[0].shape)
+        if rate is not None:
+            found[..., self.library.velocities] *= rate[..., None].to(found.dtype)
+        return found
 
     def _coming_fused(self, rows: Rows, places: bool) -> Tensor:
         from ludus.envs.humanoid.sight_triton import Coming, coming
@@ -145,10 +159,6 @@ class MimicTask(HumanoidTask):
         halves = 1 + self.library.loops[clip].long()
         angle = self.memory["time"][rows] * (torch.pi * halves / self.library.durations[clip])
         return torch.stack([angle.sin(), angle.cos()], dim=1).float()
-
-    def _ahead(self, rows: Rows, steps: int) -> Reference:
-        """The reference so many control steps ahead."""
-        return self.library.reference_of(self._next[rows] if steps == 1 else self.rows_ahead(rows, steps))
 
     # Worth --------------------------------------------------------------------------------------
     def measure(self) -> dict[str, Tensor]:
